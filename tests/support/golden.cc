@@ -28,8 +28,8 @@ void expect_golden(const std::string& test_dir, const std::string& name, const s
     if (!more_b) line_b = "(end)";
     if (line_a != line_b || (!more_a && !more_b)) break;
   }
-  FAIL(path << ":" << number << ": golden has `" << line_a << "`, got `" << line_b << "`; see " << path
-            << ".got, and KERN_GOLDEN_UPDATE=1 rewrites it");
+  FAIL(path << ":" << number << ": golden has `" << line_a << "`, got `" << line_b << "`; see "
+            << path << ".got, and KERN_GOLDEN_UPDATE=1 rewrites it");
 }
 
 }  // namespace kern_test

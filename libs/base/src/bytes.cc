@@ -2,7 +2,9 @@
 
 namespace kern {
 
-void ByteWriter::put_text(std::string_view text) { put_bytes(as_bytes(text)); }
+void ByteWriter::put_text(std::string_view text) {
+  put_bytes(as_bytes(text));
+}
 
 void ByteWriter::put_bytes(ByteSpan bytes) {
   put(static_cast<uint32_t>(bytes.size()));
@@ -34,8 +36,10 @@ ByteSpan ByteReader::get_bytes(size_t bytes_max) {
 }
 
 Result<void> ByteReader::finish(std::string_view what) const {
-  if (!ok_) return fail(Kind::peer, "`{}`: message is cut short or holds a length out of bounds", what);
-  if (left() != 0) return fail(Kind::peer, "`{}`: {} bytes left over after the message", what, left());
+  if (!ok_)
+    return fail(Kind::peer, "`{}`: message is cut short or holds a length out of bounds", what);
+  if (left() != 0)
+    return fail(Kind::peer, "`{}`: {} bytes left over after the message", what, left());
   return {};
 }
 

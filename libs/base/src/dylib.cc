@@ -8,7 +8,8 @@ namespace kern {
 
 Result<Dylib> Dylib::open(const std::filesystem::path& path) {
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) return fail(Kind::io, "`{}` does not load: {}", path.string(), ::dlerror());
+  if (handle == nullptr)
+    return fail(Kind::io, "`{}` does not load: {}", path.string(), ::dlerror());
   return Dylib(handle);
 }
 
@@ -23,6 +24,8 @@ Dylib::~Dylib() {
   if (handle_ != nullptr) ::dlclose(handle_);
 }
 
-void* Dylib::find(const std::string& name) const { return ::dlsym(handle_, name.c_str()); }
+void* Dylib::find(const std::string& name) const {
+  return ::dlsym(handle_, name.c_str());
+}
 
 }  // namespace kern

@@ -4,14 +4,22 @@ namespace kern {
 
 std::string_view to_string(Kind kind) {
   switch (kind) {
-    case Kind::manifest: return "manifest";
-    case Kind::kernel_artifact: return "kernel artifact";
-    case Kind::weight_artifact: return "weight artifact";
-    case Kind::caller: return "caller";
-    case Kind::busy: return "busy";
-    case Kind::peer: return "peer";
-    case Kind::device: return "device";
-    case Kind::io: return "io";
+    case Kind::manifest:
+      return "manifest";
+    case Kind::kernel_artifact:
+      return "kernel artifact";
+    case Kind::weight_artifact:
+      return "weight artifact";
+    case Kind::caller:
+      return "caller";
+    case Kind::busy:
+      return "busy";
+    case Kind::peer:
+      return "peer";
+    case Kind::device:
+      return "device";
+    case Kind::io:
+      return "io";
   }
   return "unknown";
 }

@@ -29,7 +29,8 @@ class Descriptor {
 
 Result<size_t> regular_size(int fd, const std::filesystem::path& path) {
   struct stat info {};
-  if (::fstat(fd, &info) != 0) return fail(Kind::io, "`{}`: {}", path.string(), std::strerror(errno));
+  if (::fstat(fd, &info) != 0)
+    return fail(Kind::io, "`{}`: {}", path.string(), std::strerror(errno));
   if (!S_ISREG(info.st_mode)) return fail(Kind::io, "`{}` is not a regular file", path.string());
   return static_cast<size_t>(info.st_size);
 }

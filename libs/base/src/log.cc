@@ -27,10 +27,10 @@ void Log::write(Level level, fmt::string_view format, fmt::format_args args) con
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
   std::tm utc{};
   ::gmtime_r(&seconds, &utc);
-  const std::string line = fmt::format(
-      "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z {} {}: {}\n", utc.tm_year + 1900, utc.tm_mon + 1,
-      utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms, kWords[static_cast<size_t>(level)], name_,
-      fmt::vformat(format, args));
+  const std::string line =
+      fmt::format("{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:03}Z {} {}: {}\n", utc.tm_year + 1900,
+                  utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec, ms,
+                  kWords[static_cast<size_t>(level)], name_, fmt::vformat(format, args));
   // One write a line, so that lines of several threads and processes stay whole.
   [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
 }

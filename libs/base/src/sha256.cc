@@ -12,8 +12,9 @@ namespace kern {
 Digest sha256(ByteSpan bytes) {
   Digest out;
   unsigned size = 0;
-  const int ok = EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(out.data()),
-                            &size, EVP_sha256(), nullptr);
+  const int ok =
+      EVP_Digest(bytes.data(), bytes.size(), reinterpret_cast<unsigned char*>(out.data()), &size,
+                 EVP_sha256(), nullptr);
   KERN_ASSERT(ok == 1 && size == out.size());
   return out;
 }

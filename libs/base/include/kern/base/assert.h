@@ -1,6 +1,6 @@
 #pragma once
-/// KERN_ASSERT(cond, "format", args…): always on, release builds too. For what only a bug can cause;
-/// never reachable from a manifest, a request, a frame or a file. Prints and aborts.
+/// KERN_ASSERT(cond, "format", args…): always on, release builds too. For what only a bug can
+/// cause; never reachable from a manifest, a request, a frame or a file. Prints and aborts.
 /// KERN_DCHECK(cond): the same in debug builds only, for loops measured to matter.
 
 #include <fmt/format.h>
@@ -10,9 +10,9 @@ namespace kern::detail {
                                            const std::string& message);
 }
 
-#define KERN_ASSERT(cond, ...)                                                                \
-  do {                                                                                        \
-    if (__builtin_expect(!(cond), 0))                                                         \
+#define KERN_ASSERT(cond, ...)                                                                 \
+  do {                                                                                         \
+    if (__builtin_expect(!(cond), 0))                                                          \
       ::kern::detail::assert_failed(__FILE__, __LINE__, #cond, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 

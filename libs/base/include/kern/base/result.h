@@ -27,13 +27,13 @@ Result<T> with_context(Result<T> result, fmt::format_string<Args...> format, Arg
 
 #define KERN_CONCAT_(a, b) a##b
 #define KERN_CONCAT(a, b) KERN_CONCAT_(a, b)
-#define KERN_TRY_(tmp, name, expr)                                \
-  auto tmp = (expr);                                              \
+#define KERN_TRY_(tmp, name, expr)                                          \
+  auto tmp = (expr);                                                        \
   if (!tmp) return ::tl::unexpected<::kern::Error>(std::move(tmp.error())); \
   auto name = std::move(*tmp)
 #define KERN_TRY(name, expr) KERN_TRY_(KERN_CONCAT(kern_try_, __LINE__), name, expr)
-#define KERN_TRY_VOID(expr)                                                                  \
-  do {                                                                                       \
-    if (auto kern_try_void = (expr); !kern_try_void)                                         \
-      return ::tl::unexpected<::kern::Error>(std::move(kern_try_void.error()));              \
+#define KERN_TRY_VOID(expr)                                                     \
+  do {                                                                          \
+    if (auto kern_try_void = (expr); !kern_try_void)                            \
+      return ::tl::unexpected<::kern::Error>(std::move(kern_try_void.error())); \
   } while (false)

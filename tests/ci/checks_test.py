@@ -1,0 +1,119 @@
+"""The checks of ci/ are themselves checked: each rule refuses its smallest offence."""
+import pathlib
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "ci"))
+import check_layers  # noqa: E402
+import tidy  # noqa: E402
+
+LAYERS = """
+[base]
+deps = []
+third_party = ["fmt"]
+[pool]
+deps = []
+pure = true
+[runtime]
+deps = ["base"]
+"""
+
+
+def tree(files):
+    folder = tempfile.TemporaryDirectory()
+    root = pathlib.Path(folder.name)
+    files = {"ci/layers.toml": LAYERS, "libs/base/src/a.cc": "", "kernels/README.md": "", **files}
+    for top in ("apps", "k3", "tests", "benchmarks"):
+        (root / top).mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder, root
+
+
+class Layers(unittest.TestCase):
+    def refuses(self, name, text, sentence):
+        folder, root = tree({name: text})
+        with folder:
+            problems = check_layers.check(root)
+            self.assertEqual(len(problems), 1, problems)
+            self.assertIn(sentence, problems[0])
+
+    def test_a_clean_tree_has_no_problem(self):
+        folder, root = tree({"libs/runtime/src/a.cc": '#include "kern/base/error.h"\n'})
+        with folder:
+            self.assertEqual(check_layers.check(root), [])
+
+    def test_an_upward_include_is_refused(self):
+        self.refuses("libs/pool/src/a.cc", '#include "kern/runtime/runtime.h"\n', "pool may not include runtime")
+
+    def test_an_unlisted_third_party_include_is_refused(self):
+        self.refuses("libs/runtime/src/a.cc", "#include <boost/asio.hpp>\n", "runtime may not include boost")
+
+    def test_a_clock_in_a_pure_library_is_refused(self):
+        self.refuses("libs/pool/src/a.cc", "auto t = std::chrono::steady_clock::now();\n", "pure")
+
+    def test_an_unordered_container_in_a_pure_library_is_refused(self):
+        self.refuses("libs/pool/src/a.cc", "std::unordered_map<int, int> m;\n", "unordered")
+
+    def test_a_model_name_in_a_library_is_refused(self):
+        self.refuses("libs/base/src/b.cc", "// tuned for K3\n", "names a model")
+
+    def test_a_runtime_launch_is_refused(self):
+        self.refuses("libs/base/src/b.cc", "f<<<1, 2>>>();\n", "launch")
+
+    def test_a_driver_call_outside_its_library_is_refused(self):
+        self.refuses("libs/base/src/b.cc", "cuInit(0);\n", "libs/cuda")
+
+    def test_using_namespace_in_a_public_header_is_refused(self):
+        self.refuses("libs/base/include/kern/base/b.h", "using namespace std;\n", "using namespace")
+
+    def test_a_cycle_is_refused(self):
+        folder, root = tree({"ci/layers.toml": '[base]\ndeps = ["pool"]\n[pool]\ndeps = ["base"]\n'})
+        with folder:
+            self.assertTrue(any("cycle" in p for p in check_layers.check(root)))
+
+
+class Tidy(unittest.TestCase):
+    def refuses(self, name, text, sentence):
+        folder, root = tree({name: text, "CMakeLists.txt": "a.cc b.cc main.cc"})
+        with folder:
+            problems = tidy.check(root)
+            self.assertTrue(any(sentence in p for p in problems), problems)
+
+    def test_a_long_line_is_refused(self):
+        self.refuses("libs/base/src/a.cc", "//" + "x" * 100 + "\n", "columns")
+
+    def test_a_long_source_is_refused(self):
+        self.refuses("libs/base/src/a.cc", "\n" * 501, "lines")
+
+    def test_a_long_header_is_refused(self):
+        self.refuses("libs/base/include/kern/base/b.h", "#pragma once\n///\n" + "\n" * 260, "lines")
+
+    def test_unfinished_work_is_refused(self):
+        self.refuses("libs/base/src/a.cc", "// TO" + "DO: later\n", "unfinished")
+
+    def test_printing_in_a_library_is_refused(self):
+        self.refuses("libs/base/src/a.cc", "std::cout << 1;\n", "printing")
+
+    def test_a_header_without_a_contract_is_refused(self):
+        self.refuses("libs/base/include/kern/base/b.h", "#pragma once\nint f();\n", "contract")
+
+    def test_a_second_catch_main_is_refused(self):
+        folder, root = tree({"tests/a/a.cc": "#define CATCH_CONFIG_MAIN\n", "tests/b/b.cc": "#define CATCH_CONFIG_MAIN\n",
+                             "CMakeLists.txt": "a.cc b.cc"})
+        with folder:
+            self.assertTrue(any("CATCH_CONFIG_MAIN" in p for p in tidy.check(root)))
+
+    def test_a_source_that_nobody_builds_is_refused(self):
+        self.refuses("libs/base/src/orphan.cc", "", "no CMakeLists.txt names")
+
+
+if __name__ == "__main__":
+    result = unittest.main(exit=False, verbosity=1).result
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun - bad} passed, {bad} failed")
+    sys.exit(1 if bad else 0)
