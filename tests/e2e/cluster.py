@@ -1,0 +1,178 @@
+"""Starts and stops whole clusters of daemons for the end-to-end tests: real processes, loopback."""
+import contextlib
+import http.client
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = pathlib.Path(os.environ.get("KERN_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
+BUILD = pathlib.Path(os.environ.get("KERN_BUILD_DIR", ROOT / "build"))
+BIN = BUILD / "bin"
+WORK = BUILD / "e2e"
+
+
+def tool(*args, **options):
+    """Runs one of build/bin to its end and returns what it printed."""
+    done = subprocess.run([str(BIN / args[0]), *map(str, args[1:])], text=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, timeout=options.get("timeout", 300))
+    if done.returncode != options.get("rc", 0):
+        raise AssertionError(f"{' '.join(map(str, args))} exited {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def free_ports(count):
+    """Ports that were free a moment ago."""
+    with contextlib.ExitStack() as stack:
+        socks = []
+        for _ in range(count):
+            sock = stack.enter_context(socket.socket())
+            sock.bind(("127.0.0.1", 0))
+            socks.append(sock)
+        return [sock.getsockname()[1] for sock in socks]
+
+
+def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None):
+    """The checkpoint and manifests of a config, made once a build."""
+    folder = WORK / f"{config}-{stages}-{ranks}-{max_seqs}-{chunk}"
+    checkpoint = WORK / f"{config}-checkpoint"
+    if not (checkpoint / "config.json").exists():
+        tool("k3-checkpoint", "--config", ROOT / f"k3/configs/{config}.json", "--seed", 1, "-o", checkpoint)
+    if not (folder / "done").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        common = ["--config", checkpoint / "config.json", "--device", "host"]
+        sizes = (["--max-seqs", max_seqs] if max_seqs else []) + (["--chunk", chunk] if chunk else [])
+        tool("k3-gen", "prefill", *common, "--stages", stages, "-o", folder / "prefill", *sizes)
+        tool("k3-gen", "decode", *common, "--ranks", ranks, "-o", folder / "decode.json")
+        tool("k3-gen", "one-rank", *common, "-o", folder / "one.json", *sizes)
+        (folder / "done").touch()
+    return checkpoint, folder
+
+
+class Process:
+    def __init__(self, name, command, log):
+        self.name, self.command, self.log = name, [str(c) for c in command], log
+        self.start()
+
+    def start(self):
+        with open(self.log, "ab") as out:
+            self.popen = subprocess.Popen(self.command, stdout=out, stderr=subprocess.STDOUT)
+
+    def kill(self, sig=signal.SIGKILL):
+        self.popen.send_signal(sig)
+
+    def wait(self, seconds=20):
+        return self.popen.wait(seconds)
+
+    def alive(self):
+        return self.popen.poll() is None
+
+    def text(self):
+        return pathlib.Path(self.log).read_text(errors="replace")
+
+    def rss_kib(self):
+        with open(f"/proc/{self.popen.pid}/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") // 1024
+
+
+class Cluster:
+    """Eight stages and one group of eight ranks by default."""
+
+    def __init__(self, config="k3-nano", stages=8, ranks=8, groups=1, stage_flags=(), rank_flags=(),
+                 max_seqs=None, chunk=None, key=None, wait=True):
+        self.checkpoint, self.folder = artifacts(config, stages, ranks, max_seqs, chunk)
+        self.logs = tempfile.mkdtemp(prefix="kern-e2e-")
+        self.port, self.control, self.decode, *self.rank_ports = free_ports(3 + groups)
+        self.url = f"http://127.0.0.1:{self.port}"
+        secret = ["--cluster-key-file", key] if key else []
+        self.stages, self.groups = [], []
+        for s in range(stages):
+            place = ["--port", self.port, "--listen", f"127.0.0.1:{self.control}",
+                     "--decode-listen", f"127.0.0.1:{self.decode}"] if s == 0 else \
+                    ["--head", f"127.0.0.1:{self.control}"]
+            self.stages.append(self.spawn(f"stage{s}", "k3-prefill-stage", "--manifest",
+                                          self.folder / f"prefill/stage{s}.json", "--weights", self.checkpoint,
+                                          *place, *secret, *stage_flags))
+        for g in range(groups):
+            members = []
+            for r in range(ranks):
+                place = ["--listen", f"127.0.0.1:{self.rank_ports[g]}", "--decode", f"127.0.0.1:{self.decode}"] \
+                    if r == 0 else ["--head", f"127.0.0.1:{self.rank_ports[g]}"]
+                members.append(self.spawn(f"group{g}rank{r}", "k3-decode-rank", "--manifest",
+                                          self.folder / "decode.json", "--weights", self.checkpoint, "--rank", r,
+                                          *place, *secret, *rank_flags))
+            self.groups.append(members)
+        if wait:
+            self.wait_healthy()
+
+    def spawn(self, name, program, *args):
+        return Process(name, [BIN / program, *args], f"{self.logs}/{name}.log")
+
+    @property
+    def processes(self):
+        return self.stages + [p for group in self.groups for p in group]
+
+    def request(self, method, path, body=None, timeout=120, headers=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
+        try:
+            data = json.dumps(body) if isinstance(body, (dict, list)) else body
+            connection.request(method, path, data, {"content-type": "application/json", **(headers or {})})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def json(self, path, body=None, timeout=120, status=200):
+        got, text = self.request("POST" if body is not None else "GET", path, body, timeout)
+        assert got == status, f"{path}: {got} {text}"
+        return json.loads(text)
+
+    def health(self):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.request("GET", "/health", timeout=5)
+        return 0, ""
+
+    def wait_healthy(self, seconds=60, status=200):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.health()[0] == status:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"/health is {self.health()} after {seconds} s\n{self.tails()}")
+
+    def metrics(self):
+        """Every sample of /metrics by its full name with labels."""
+        out = {}
+        for line in self.request("GET", "/metrics")[1].splitlines():
+            if line and not line.startswith("#"):
+                name, value = line.rsplit(" ", 1)
+                out[name] = float(value)
+        return out
+
+    def tails(self, lines=8):
+        return "\n".join(f"--- {p.name} {'alive' if p.alive() else p.popen.returncode}\n"
+                         + "\n".join(p.text().splitlines()[-lines:]) for p in self.processes)
+
+    def stop(self):
+        for p in self.processes:
+            if p.alive():
+                p.kill(signal.SIGTERM)
+        end = time.monotonic() + 15
+        for p in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                p.wait(max(0.1, end - time.monotonic()))
+            if p.alive():
+                p.kill()
+                p.wait()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            print(self.tails())
+        self.stop()
