@@ -1,0 +1,59 @@
+#pragma once
+/// The flags of the daemons, read once into plain values. Every limit a person may set is here.
+/// Thread safety: plain values.
+/// Does not: read the environment, open files, or know which daemon asks (each says what it needs).
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "kern/base/log.h"
+
+namespace kern::node {
+
+/// Which program parses: decides which flags exist and which are needed.
+enum class Role : uint8_t { prefill_stage, decode_rank, one_process };
+
+struct DaemonConfig {
+  std::filesystem::path manifest;
+  std::filesystem::path weights;
+  std::vector<std::filesystem::path> module_dirs;  ///< --modules, alias --kernels
+  int chunk = 0;     ///< rows of a prefill item; 0: the manifest's bound
+  int max_seqs = 0;  ///< sequences of an item; 0: the manifest's bound
+  int threads = 1;
+  std::string device = "host";
+
+  std::string host = "127.0.0.1";  ///< where the HTTP API listens
+  int port = 8000;
+  std::string model_name;          ///< in /v1/models; empty: the manifest's label
+  std::string api_key_file;
+  bool vendor_rules = false;       ///< --kimi-vendor-rules
+
+  std::string listen;         ///< heads: where stages or ranks dial in
+  std::string head;           ///< others: their head's --listen
+  std::string decode_listen;  ///< stage 0: where decode groups dial in
+  std::string decode;         ///< rank 0: the prefill head's --decode-listen
+  std::string advertise = "127.0.0.1";  ///< address at which other processes reach this one
+  int rank = 0;
+
+  int64_t capacity_tokens = 0;  ///< tokens of paged state; 0: a default from the manifest
+  int slots = 0;                ///< sequences and checkpoints with recurrent state; 0: a default
+  int queue_max = 1024;         ///< requests waiting at the head
+  std::filesystem::path cluster_key_file;
+  int peer_timeout_s = 10;
+  int drain_s = 30;
+  bool exit_with_head = false;
+  Level log_level = Level::info;
+  std::filesystem::path trace;  ///< write spans here on exit
+};
+
+/// Reads argv. An empty `help` means the config is good; else print `help` and exit 0.
+/// A caller error names the flag, what was expected and what was got.
+struct ParsedConfig {
+  DaemonConfig config;
+  std::string help;
+};
+Result<ParsedConfig> parse_config(Role role, int argc, const char* const* argv);
+
+}  // namespace kern::node
