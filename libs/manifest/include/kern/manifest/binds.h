@@ -1,0 +1,41 @@
+#pragma once
+/// The binds of a manifest against what a checkpoint holds, and what a bind means on one rank.
+/// Thread safety: pure functions.
+/// Does not: open a checkpoint; the caller lists its tensors.
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kern/manifest/verify.h"
+
+namespace kern::manifest {
+
+/// One tensor of a checkpoint, as its index tells it; `dtype` in safetensors' words ("BF16", "U8").
+struct TensorInfo {
+  std::string_view name;
+  std::string_view dtype;
+  std::span<const int64_t> shape;
+};
+
+/// A tensor seen as [first axis, product of the rest].
+struct Rectangle {
+  Range rows, cols;
+};
+
+/// The tensor a segment reads on the given member of its group.
+std::string_view tensor_on(const BindSegment& segment, int64_t member);
+/// The part of a tensor of `rows` x `cols` it reads there; ranges left out mean all.
+Rectangle part_on(const BindSegment& segment, int64_t member, int64_t rows, int64_t cols);
+/// The group a segment's tables run over; empty when it reads the same on every rank. `verify` has
+/// seen to it that there is at most one.
+std::string_view group_of(const BindSegment& segment);
+/// Whether a tensor of that dtype may fill a buffer of this one; U8 may fill u8, fp8e4m3, fp8e8m0.
+bool may_bind(std::string_view tensor_dtype, Dtype dtype);
+
+/// Every tensor exists, dtypes agree, ranges lie inside, and segments fill their buffer exactly, on
+/// every rank. `tensors` in any order, names unique.
+Diagnostics check_binds(const Verified& manifest, std::span<const TensorInfo> tensors);
+
+}  // namespace kern::manifest
