@@ -1,0 +1,69 @@
+#pragma once
+/// Turns running sequences into decode steps of one token each, one step in flight, and says when
+/// an answer ends. With more sequences than a step holds, the ones that waited longest go first.
+/// A row that failed ends its own sequence and no other.
+/// Thread safety: one thread. Determinism: same calls, same items.
+/// Does not: own memory; the caller frees a sequence's place after it has ended.
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kern/engine/item.h"
+#include "kern/engine/messages.h"
+
+namespace kern::engine {
+
+/// A sequence whose state is in place up to `position` and whose next token is known.
+struct DecodeSequence {
+  RequestId id;
+  Place place;
+  uint32_t position = 0;    ///< where next_token will be written: the tokens already in the state
+  Token next_token = 0;
+  uint32_t generated = 1;   ///< tokens of the answer so far, next_token included
+  int32_t max_tokens = 1;   ///< more than `generated`
+  std::vector<Token> stop_tokens;
+  Sampling sampling;
+  int32_t top_logprobs = -1;
+};
+
+/// What a step did to one sequence.
+struct DecodeOutcome {
+  RequestId id;
+  uint32_t index = 0;  ///< of the token in the answer
+  Emitted emitted;
+  std::optional<EndReason> end;  ///< stop (the token is no part of the answer), length, or failed
+};
+
+/// How an answer ends with this token, if it does. `generated` counts it.
+std::optional<EndReason> end_of(const Emitted& emitted, uint32_t generated, int32_t max_tokens,
+                                const std::vector<Token>& stop_tokens);
+
+class DecodeScheduler {
+ public:
+  explicit DecodeScheduler(int32_t seqs_max);
+  ~DecodeScheduler();
+  DecodeScheduler(DecodeScheduler&&) noexcept;
+  DecodeScheduler& operator=(DecodeScheduler&&) noexcept;
+
+  void add(DecodeSequence sequence);
+  /// A step in flight still names the sequence; its outcome is dropped.
+  void remove(RequestId id);
+  /// The next step under this item id, or nothing: no sequence, or a step is in flight.
+  std::optional<Item> plan(uint64_t item_id);
+  /// The outcomes of the step in flight; a result that does not answer that step is kind peer.
+  Result<std::vector<DecodeOutcome>> on_result(const ItemResult& result);
+  /// Forgets every sequence and the step in flight.
+  void reset();
+
+  size_t running() const;
+  bool step_in_flight() const;
+  bool contains(RequestId id) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kern::engine
