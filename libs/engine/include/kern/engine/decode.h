@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "kern/base/result.h"
 #include "kern/engine/item.h"
 #include "kern/engine/messages.h"
 

@@ -3,7 +3,8 @@
 /// prefill item and one decode step wait for the executor, which runs them in order, so that decode
 /// goes on between the chunks of a long prompt.
 /// The shell loop: call a method with an event, then take items (run them in order, bring each
-/// result to on_result) and events (send them to clients). `tick` passes time; call it at `wake_at`.
+/// result to on_result) and events (send them to clients). `tick` passes time; call it at
+/// `wake_at`.
 /// Thread safety: one thread. Determinism: same calls, same answers; time only decides deadlines.
 
 #include <memory>
