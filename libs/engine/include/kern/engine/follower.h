@@ -1,7 +1,7 @@
 #pragma once
 /// The rules that a stage and a rank follow, as state machines without a device: in which order
-/// items run, when a prompt's parts may be read, which parts may be written, and what a new epoch
-/// means. The shell feeds messages and completions in and does what comes out, one action at a time.
+/// items run, when a prompt's parts may be read, which parts may be written, and what a new
+/// epoch means. The shell feeds messages and completions in and does what comes out.
 /// Thread safety: one thread each. Determinism: same calls, same actions.
 /// Does not: move bytes or check digests; the shell says whether a part was good.
 

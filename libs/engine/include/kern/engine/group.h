@@ -4,13 +4,15 @@
 /// A sequence's memory is given back once every rank has run the last item that names it.
 /// The shell loop: call a method with an event, then take the output (rank 0's commands go to the
 /// local rank). While `joined` is false the shell keeps no link to a head; when it turns true the
-/// shell dials one and, once the link is up, calls on_head_up, whose output begins with the GroupHello.
+/// shell dials one and, once the link is up, calls on_head_up; its output begins with the
+/// GroupHello.
 /// Thread safety: one thread. Determinism: same calls, same commands.
 /// Does not: touch bytes; ranks check parts against their own manifest and report what landed.
 
 #include <memory>
 #include <vector>
 
+#include "kern/base/result.h"
 #include "kern/engine/messages.h"
 #include "kern/engine/metrics.h"
 
