@@ -1,0 +1,97 @@
+#pragma once
+/// Finds the longest checkpoint of a prompt, and lets the one worth least go when memory is short.
+/// A radix tree over tokens; every entry holds its checkpoint.
+/// Thread safety: one thread with its pool.
+/// Ownership / lifetime: the pool outlives the tree. What `lookup` returns is held by the caller, so
+/// that a later eviction cannot pull it away.
+/// Determinism: recency is a count of operations, order never depends on addresses or hashes.
+/// Does not: read a clock, or know what recomputing a prefix costs (a policy does).
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "kern/pool/checkpoint.h"
+#include "kern/pool/pool.h"
+
+namespace kern::pool {
+
+/// What a policy may judge an entry by.
+struct EntryView {
+  uint32_t len = 0;           ///< positions of the checkpoint
+  uint32_t ancestor_len = 0;  ///< positions of the nearest shorter entry on its path; 0: none
+  uint64_t hits = 0;          ///< lookups that returned it
+  bool recurrent = false;     ///< whether it holds a slot
+};
+
+/// Orders entries for eviction. The least worth goes first; equals go least recently hit first;
+/// leaves always go before their ancestors.
+class EvictionPolicy {
+ public:
+  virtual ~EvictionPolicy() = default;
+  /// Asked when an entry is inserted, is hit, or becomes a leaf or an ancestor. Never NaN.
+  virtual double worth(const EntryView& entry) = 0;
+  /// Told the worth of each entry that goes.
+  virtual void evicted(double worth) = 0;
+};
+
+/// What recomputing costs and what keeping costs, in any units.
+struct EntryCost {
+  double per_token = 1;       ///< work of one position, whatever came before
+  double per_token_pair = 0;  ///< work of one position per position before it (attention)
+  double page_bytes = 1;
+  double slot_bytes = 0;
+  uint32_t page_tokens = 64;
+};
+
+/// Recompute cost per byte, aged: each eviction raises what newcomers and hits are worth, so that an
+/// expensive entry nobody asks for goes in the end.
+std::unique_ptr<EvictionPolicy> recompute_cost_per_byte(const EntryCost& cost);
+
+/// The longest usable proper prefix of a prompt.
+struct Hit {
+  uint32_t len = 0;  ///< = held.len(), less than the prompt's
+  Checkpoint held;
+};
+
+/// What an eviction did.
+struct Evicted {
+  uint32_t entries = 0;
+  Amount freed;
+  bool enough = false;  ///< whether all that was missing is free now
+};
+
+class PrefixTree {
+ public:
+  /// Without a policy: least recently hit goes first.
+  explicit PrefixTree(Pool& pool, std::unique_ptr<EvictionPolicy> policy = nullptr);
+  ~PrefixTree();
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
+
+  /// Enters a checkpoint of exactly these tokens. If there is one already, that one stays and counts
+  /// as just used, the new handle is dropped, and the answer is false.
+  bool insert(std::span<const int32_t> tokens, Checkpoint checkpoint);
+
+  /// The longest usable prefix shorter than `tokens`, if any; it counts as hit. A recurrent checkpoint
+  /// is usable at its own length, another at any whole page of it too. One pass over the tokens.
+  std::optional<Hit> lookup(std::span<const int32_t> tokens);
+
+  /// Takes out the entry worth least and returns what it held; none when the tree is empty.
+  std::optional<Checkpoint> evict();
+
+  /// Lets entries go, worth least first, until `missing` more has become free; `Denied::missing` is
+  /// the argument meant. Only entries whose going frees something still missing go. When it is not
+  /// enough, what is missing is held by leases or by hits in hand.
+  Evicted evict(const Amount& missing);
+
+  /// How many checkpoints the tree holds.
+  uint32_t entries() const;
+
+ private:
+  class Tree;
+  std::unique_ptr<Tree> tree_;
+};
+
+}  // namespace kern::pool

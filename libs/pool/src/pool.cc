@@ -1,0 +1,121 @@
+#include "kern/pool/pool.h"
+
+#include <utility>
+
+#include "store.h"
+
+namespace kern::pool {
+
+std::string refusal(const Geometry& geometry) {
+  const auto say = [](const char* what, const char* expected, uint32_t got) {
+    return std::string("geometry `") + what + "`: expected " + expected + ", got " +
+           std::to_string(got);
+  };
+  if (geometry.page_tokens < 1) return say("page_tokens", "at least 1", geometry.page_tokens);
+  if (geometry.pages < 2) return say("pages", "at least 2, page 0 included", geometry.pages);
+  if (geometry.recurrent && geometry.slots < 2)
+    return say("slots", "at least 2, slot 0 included", geometry.slots);
+  if (geometry.row_pages_max < 1) return say("row_pages_max", "at least 1", geometry.row_pages_max);
+  if (uint64_t{geometry.row_pages_max} * geometry.page_tokens > UINT32_MAX)
+    return say("row_pages_max", "fewer than 2^32 positions in a row", geometry.row_pages_max);
+  return "";
+}
+
+Pool::Pool(const Geometry& geometry) : store_(std::make_unique<Store>(geometry)) {}
+Pool::~Pool() = default;
+
+Outcome<Lease> Pool::lease(uint32_t tokens) { return store_->lease(tokens); }
+
+Outcome<Frozen> Pool::checkpoint(Lease& lease, uint32_t len) {
+  return store_->checkpoint(lease, len);
+}
+
+Checkpoint Pool::retire(Lease lease, uint32_t len) {
+  return store_->retire(std::move(lease), len);
+}
+
+Outcome<Restored> Pool::restore(const Checkpoint& checkpoint, uint32_t len, uint32_t tokens) {
+  return store_->restore(checkpoint, len, tokens);
+}
+
+const Geometry& Pool::geometry() const { return store_->geometry(); }
+const Occupancy& Pool::occupancy() const { return store_->occupancy(); }
+
+// --- the handles ------------------------------------------------------------------------------
+
+Lease::Lease(Lease&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)), record_(other.record_) {}
+
+Lease& Lease::operator=(Lease&& other) noexcept {
+  if (this == &other) return *this;
+  if (store_ != nullptr) store_->drop(*this);
+  store_ = std::exchange(other.store_, nullptr);
+  record_ = other.record_;
+  return *this;
+}
+
+Lease::~Lease() {
+  if (store_ != nullptr) store_->drop(*this);
+}
+
+std::span<const PageId> Lease::pages() const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from lease has no pages");
+  return store_->table(*this);
+}
+
+SlotId Lease::slot() const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from lease has no slot");
+  return store_->slot(*this);
+}
+
+uint32_t Lease::capacity() const {
+  return static_cast<uint32_t>(pages().size()) * store_->geometry().page_tokens;
+}
+
+uint32_t Lease::writable_from() const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from lease writes nothing");
+  return store_->frozen(*this) * store_->geometry().page_tokens;
+}
+
+Checkpoint::Checkpoint(Checkpoint&& other) noexcept
+    : store_(std::exchange(other.store_, nullptr)),
+      tail_(other.tail_),
+      slot_(other.slot_),
+      len_(other.len_) {}
+
+Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
+  if (this == &other) return *this;
+  if (store_ != nullptr) store_->drop(*this);
+  store_ = std::exchange(other.store_, nullptr);
+  tail_ = other.tail_;
+  slot_ = other.slot_;
+  len_ = other.len_;
+  return *this;
+}
+
+Checkpoint::~Checkpoint() {
+  if (store_ != nullptr) store_->drop(*this);
+}
+
+std::vector<PageId> Checkpoint::pages() const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint has no pages");
+  return store_->pages(*this);
+}
+
+Checkpoint Checkpoint::share() const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint is not shared");
+  return store_->share(*this, len_);
+}
+
+bool Checkpoint::usable_at(uint32_t len) const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint is not usable");
+  if (len == len_) return true;
+  return slot_.null() && len > 0 && len < len_ && len % store_->geometry().page_tokens == 0;
+}
+
+Amount Checkpoint::sole_holder() const {
+  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint holds nothing");
+  return store_->sole_holder(*this);
+}
+
+}  // namespace kern::pool

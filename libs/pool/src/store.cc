@@ -1,0 +1,295 @@
+#include "store.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kern::pool {
+
+Store::Store(const Geometry& geometry) : geometry_(geometry) {
+  KERN_POOL_ASSERT(refusal(geometry).empty(), "a pool is laid over a geometry without a refusal");
+  nodes_.resize(geometry.pages);
+  free_pages_.reserve(geometry.pages - 1);
+  for (uint32_t page = geometry.pages - 1; page >= 1; --page) free_pages_.push_back(PageId(page));
+  occupancy_.pages_free = geometry.pages - 1;
+  if (!geometry.recurrent) return;
+  slot_refs_.resize(geometry.slots);
+  free_slots_.reserve(geometry.slots - 1);
+  for (uint32_t slot = geometry.slots - 1; slot >= 1; --slot) free_slots_.push_back(SlotId(slot));
+  occupancy_.slots_free = geometry.slots - 1;
+}
+
+Store::~Store() {
+  KERN_POOL_ASSERT(free_pages_.size() == geometry_.pages - 1, "handles go before their pool");
+  KERN_POOL_ASSERT(!geometry_.recurrent || free_slots_.size() == geometry_.slots - 1,
+                   "handles go before their pool");
+}
+
+uint32_t Store::pages_for(uint32_t tokens) const {
+  return tokens / geometry_.page_tokens + (tokens % geometry_.page_tokens != 0);
+}
+
+// --- places -----------------------------------------------------------------------------------
+
+PageId Store::take_page() {
+  KERN_POOL_ASSERT(!free_pages_.empty(), "room was checked before a page is taken");
+  const PageId page = free_pages_.back();
+  free_pages_.pop_back();
+  KERN_POOL_ASSERT(node(page).refs == 0, "a free page has no holder");
+  node(page) = Node{PageId(), 1};
+  --occupancy_.pages_free;
+  return page;
+}
+
+SlotId Store::take_slot() {
+  KERN_POOL_ASSERT(!free_slots_.empty(), "room was checked before a slot is taken");
+  const SlotId slot = free_slots_.back();
+  free_slots_.pop_back();
+  KERN_POOL_ASSERT(slot_refs_[slot.value()] == 0, "a free slot has no holder");
+  slot_refs_[slot.value()] = 1;
+  --occupancy_.slots_free;
+  return slot;
+}
+
+void Store::free_page(PageId page) {
+  KERN_POOL_ASSERT(!page.null() && node(page).refs == 0, "only a page without a holder is freed");
+  node(page).parent = PageId();
+  free_pages_.push_back(page);
+  ++occupancy_.pages_free;
+}
+
+void Store::release_slot(SlotId slot) {
+  if (slot.null()) return;
+  uint32_t& refs = slot_refs_[slot.value()];
+  KERN_POOL_ASSERT(refs > 0, "a slot is released by a holder");
+  if (--refs > 0) return;
+  free_slots_.push_back(slot);
+  ++occupancy_.slots_free;
+  --occupancy_.slots_frozen;
+}
+
+void Store::retain(PageId tail) {
+  if (tail.null()) return;
+  KERN_POOL_ASSERT(node(tail).refs > 0, "only a live node is shared");
+  ++node(tail).refs;
+}
+
+void Store::release(PageId tail) {
+  while (!tail.null()) {
+    Node& last = node(tail);
+    KERN_POOL_ASSERT(last.refs > 0, "a node is released by a holder");
+    if (--last.refs > 0) return;
+    const PageId parent = last.parent;
+    --occupancy_.pages_frozen;
+    free_page(tail);
+    tail = parent;
+  }
+}
+
+PageId Store::ancestor(PageId tail, uint32_t steps) const {
+  for (; steps > 0; --steps) tail = node(tail).parent;
+  return tail;
+}
+
+// --- leases -----------------------------------------------------------------------------------
+
+Store::Record& Store::open_record(uint32_t& index) {
+  if (free_records_.empty()) {
+    index = static_cast<uint32_t>(records_.size());
+    Record& record = records_.emplace_back();
+    if (free_records_.capacity() < records_.size()) free_records_.reserve(2 * records_.size());
+    return record;
+  }
+  index = free_records_.back();
+  free_records_.pop_back();
+  KERN_POOL_ASSERT(records_[index].table.empty(), "a closed lease has no pages");
+  return records_[index];
+}
+
+void Store::close_record(uint32_t index) {
+  records_[index].table.clear();
+  records_[index].frozen = 0;
+  records_[index].slot = SlotId();
+  free_records_.push_back(index);
+}
+
+std::optional<Denied> Store::refuse(uint32_t row_pages, Amount beside, Amount need) const {
+  if (row_pages > geometry_.row_pages_max)
+    return Denied{Reason::exceeds_row, {row_pages - geometry_.row_pages_max, 0}};
+  const auto beyond = [](uint64_t wanted, uint64_t there) {
+    return static_cast<uint32_t>(wanted > there ? wanted - there : 0);
+  };
+  const uint32_t slots = geometry_.recurrent ? geometry_.slots - 1 : 0;
+  const Amount never{beyond(uint64_t{beside.pages} + need.pages, geometry_.pages - 1),
+                     beyond(uint64_t{beside.slots} + need.slots, slots)};
+  if (never != Amount{}) return Denied{Reason::exceeds_pool, never};
+  const Amount now{beyond(need.pages, occupancy_.pages_free),
+                   beyond(need.slots, occupancy_.slots_free)};
+  if (now != Amount{}) return Denied{Reason::busy, now};
+  return std::nullopt;
+}
+
+Outcome<Lease> Store::lease(uint32_t tokens) {
+  KERN_POOL_ASSERT(tokens > 0, "a lease has at least one position");
+  const Amount need{pages_for(tokens), geometry_.recurrent ? 1u : 0u};
+  if (auto denied = refuse(need.pages, {}, need)) return *denied;
+  uint32_t index = 0;
+  Record& record = open_record(index);
+  record.table.reserve(need.pages);
+  for (uint32_t i = 0; i < need.pages; ++i) record.table.push_back(take_page());
+  occupancy_.pages_leased += need.pages;
+  if (geometry_.recurrent) {
+    record.slot = take_slot();
+    ++occupancy_.slots_leased;
+  }
+  return Lease(this, index);
+}
+
+void Store::drop(const Lease& lease) {
+  Record& record = records_[lease.record_];
+  KERN_POOL_ASSERT(!record.table.empty(), "a lease is given back once");
+  while (record.table.size() > record.frozen) {
+    const PageId page = record.table.back();
+    record.table.pop_back();
+    KERN_POOL_ASSERT(node(page).refs == 1, "a writable page has one holder");
+    node(page).refs = 0;
+    --occupancy_.pages_leased;
+    free_page(page);
+  }
+  if (record.frozen > 0) release(record.table[record.frozen - 1]);
+  if (!record.slot.null()) {
+    KERN_POOL_ASSERT(slot_refs_[record.slot.value()] == 1, "a lease's slot has one holder");
+    --occupancy_.slots_leased;
+    ++occupancy_.slots_frozen;
+    release_slot(record.slot);
+  }
+  close_record(lease.record_);
+}
+
+// --- prefixes ---------------------------------------------------------------------------------
+
+// The lease's count on a page becomes that of the node behind it; the last one keeps the lease's.
+void Store::freeze(Record& record, uint32_t pages) {
+  KERN_POOL_ASSERT(pages <= record.table.size(), "a lease freezes pages it has");
+  for (uint32_t i = record.frozen; i < pages; ++i) {
+    KERN_POOL_ASSERT(node(record.table[i]).refs == 1, "a writable page has one holder");
+    node(record.table[i]).parent = i == 0 ? PageId() : record.table[i - 1];
+  }
+  if (pages <= record.frozen) return;
+  occupancy_.pages_leased -= pages - record.frozen;
+  occupancy_.pages_frozen += pages - record.frozen;
+  record.frozen = pages;
+}
+
+Outcome<Frozen> Store::checkpoint(Lease& lease, uint32_t len) {
+  KERN_POOL_ASSERT(lease.store_ == this, "a lease is used with its own pool");
+  Record& record = records_[lease.record_];
+  const uint32_t whole = len / geometry_.page_tokens;
+  const uint32_t pages = pages_for(len);
+  KERN_POOL_ASSERT(len > 0 && pages <= record.table.size(), "a checkpoint lies within its lease");
+  // A page frozen already is never written again, so a prefix may end inside it in place.
+  const bool partial = pages > whole && pages > record.frozen;
+  const Amount need{partial ? 1u : 0u, geometry_.recurrent ? 1u : 0u};
+  const Amount beside{static_cast<uint32_t>(record.table.size()), need.slots};
+  if (auto denied = refuse(pages, beside, need)) return *denied;
+
+  Copies copies;
+  freeze(record, whole);
+  PageId tail = record.table[pages - 1];
+  if (partial) {
+    copies.page = PageCopy{tail, take_page()};
+    tail = copies.page->to;
+    node(tail).parent = whole == 0 ? PageId() : record.table[whole - 1];
+    ++occupancy_.pages_frozen;
+    retain(node(tail).parent);
+  } else {
+    retain(tail);
+  }
+  SlotId slot;
+  if (geometry_.recurrent) {
+    slot = take_slot();
+    ++occupancy_.slots_frozen;
+    copies.slot = SlotCopy{record.slot, slot};
+  }
+  return Frozen{Checkpoint(this, tail, slot, len), copies};
+}
+
+Checkpoint Store::retire(Lease lease, uint32_t len) {
+  KERN_POOL_ASSERT(lease.store_ == this, "a lease is used with its own pool");
+  Record& record = records_[lease.record_];
+  const uint32_t pages = pages_for(len);
+  KERN_POOL_ASSERT(len > 0 && pages <= record.table.size(), "a checkpoint lies within its lease");
+  freeze(record, pages);
+  const PageId tail = record.table[pages - 1];
+  retain(tail);
+  const SlotId slot = std::exchange(record.slot, SlotId());
+  if (!slot.null()) {
+    --occupancy_.slots_leased;
+    ++occupancy_.slots_frozen;
+  }
+  return Checkpoint(this, tail, slot, len);  // the lease goes, with what lies behind
+}
+
+Outcome<Restored> Store::restore(const Checkpoint& checkpoint, uint32_t len, uint32_t tokens) {
+  KERN_POOL_ASSERT(checkpoint.store_ == this, "a checkpoint is used with its own pool");
+  KERN_POOL_ASSERT(checkpoint.usable_at(len), "a restore begins where its checkpoint is usable");
+  KERN_POOL_ASSERT(len <= tokens, "a restored lease reaches at least its prefix");
+  const uint32_t held = pages_for(checkpoint.len());
+  const uint32_t shared = len / geometry_.page_tokens;
+  const uint32_t touched = pages_for(len);
+  const uint32_t total = pages_for(tokens);
+  const Amount need{total - shared, geometry_.recurrent ? 1u : 0u};
+  if (auto denied = refuse(total, {held, need.slots}, need)) return *denied;
+
+  uint32_t index = 0;
+  Record& record = open_record(index);
+  record.table.resize(total);
+  PageId page = ancestor(checkpoint.tail_, held - touched);
+  Copies copies;
+  if (touched > shared) {
+    copies.page = PageCopy{page, PageId()};
+    page = node(page).parent;
+  }
+  retain(page);
+  for (uint32_t i = shared; i > 0; --i, page = node(page).parent) record.table[i - 1] = page;
+  KERN_POOL_ASSERT(page.null(), "a checkpoint's chain is as long as its pages");
+  for (uint32_t i = shared; i < total; ++i) record.table[i] = take_page();
+  record.frozen = shared;
+  occupancy_.pages_leased += need.pages;
+  if (copies.page) copies.page->to = record.table[shared];
+  if (geometry_.recurrent) {
+    record.slot = take_slot();
+    ++occupancy_.slots_leased;
+    copies.slot = SlotCopy{checkpoint.slot_, record.slot};
+  }
+  return Restored{Lease(this, index), copies};
+}
+
+Checkpoint Store::share(const Checkpoint& from, uint32_t len) {
+  KERN_POOL_ASSERT(from.store_ == this, "a checkpoint is used with its own pool");
+  KERN_POOL_ASSERT(from.usable_at(len), "a shorter handle ends where the longer one is usable");
+  const PageId tail = ancestor(from.tail_, pages_for(from.len_) - pages_for(len));
+  retain(tail);
+  if (!from.slot_.null()) ++slot_refs_[from.slot_.value()];
+  return Checkpoint(this, tail, from.slot_, len);
+}
+
+void Store::drop(const Checkpoint& checkpoint) {
+  release(checkpoint.tail_);
+  release_slot(checkpoint.slot_);
+}
+
+std::vector<PageId> Store::pages(const Checkpoint& checkpoint) const {
+  std::vector<PageId> pages(pages_for(checkpoint.len_));
+  PageId page = checkpoint.tail_;
+  for (size_t i = pages.size(); i > 0; --i, page = node(page).parent) pages[i - 1] = page;
+  KERN_POOL_ASSERT(page.null(), "a checkpoint's chain is as long as its pages");
+  return pages;
+}
+
+Amount Store::sole_holder(const Checkpoint& checkpoint) const {
+  const SlotId slot = checkpoint.slot_;
+  return {node(checkpoint.tail_).refs == 1 ? 1u : 0u,
+          !slot.null() && slot_refs_[slot.value()] == 1 ? 1u : 0u};
+}
+
+}  // namespace kern::pool
