@@ -18,8 +18,9 @@ TEST_CASE("a catalog lists the tensors of every shard by name", "[safetensors][c
   const TempDir dir;
   dir.put("x.safetensors", shard_of(kOne, 4));
   dir.put("y.safetensors", shard_of(kTwo, 4));
-  dir.put("model.safetensors.index.json",
-          R"({"metadata":{"total_size":8},"weight_map":{"b":"x.safetensors","a":"y.safetensors"}})");
+  dir.put(
+      "model.safetensors.index.json",
+      R"({"metadata":{"total_size":8},"weight_map":{"b":"x.safetensors","a":"y.safetensors"}})");
   const auto catalog = Catalog::open(dir.path());
   REQUIRE(catalog);
   REQUIRE(catalog->tensors().size() == 2);
@@ -33,7 +34,8 @@ TEST_CASE("a catalog lists the tensors of every shard by name", "[safetensors][c
   CHECK(missing.error().text() == "checkpoint `" + dir.path().string() + "` has no tensor `c`");
 }
 
-TEST_CASE("one file without an index is a checkpoint, by folder or by path", "[safetensors][catalog]") {
+TEST_CASE("one file without an index is a checkpoint, by folder or by path",
+          "[safetensors][catalog]") {
   const TempDir dir;
   dir.put("model.safetensors", shard_of(kOne, 4));
   CHECK(Catalog::open(dir.path()));

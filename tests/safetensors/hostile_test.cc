@@ -31,8 +31,8 @@ std::string entry(const std::string& dtype, const std::string& shape, const std:
   return R"({"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
 }
 
-const std::string kGood = R"({"a":)" + entry("F32", "[2,2]", "[0,16]") + R"(,"b":)" +
-                          entry("U8", "[4]", "[16,20]") + "}";
+const std::string kGood =
+    R"({"a":)" + entry("F32", "[2,2]", "[0,16]") + R"(,"b":)" + entry("U8", "[4]", "[16,20]") + "}";
 
 }  // namespace
 
@@ -60,7 +60,8 @@ TEST_CASE("a header longer than the file is refused", "[safetensors][hostile]") 
   bytes[7] = char(0xFF);
   CHECK(refusal(bytes).find("bytes, but only") != std::string::npos);
   CHECK(refusal("1234567") == "the file has 7 bytes, expected at least 8 for its header length");
-  CHECK(refusal(std::string()) == "the file has 0 bytes, expected at least 8 for its header length");
+  CHECK(refusal(std::string()) ==
+        "the file has 0 bytes, expected at least 8 for its header length");
 }
 
 TEST_CASE("a truncated shard is refused by the tensor that is cut", "[safetensors][hostile]") {
@@ -94,26 +95,30 @@ TEST_CASE("a size that is not what dtype and shape give is refused", "[safetenso
         "tensor `a`: F32 of shape [3] takes 12 bytes, got 8");
   CHECK(refusal(R"({"a":)" + entry("F33", "[2]", "[0,8]") + "}", 8) ==
         "tensor `a`: unknown dtype `F33`");
-  CHECK(refusal(R"({"a":)" + entry("F4", "[3]", "[0,1]") + "}", 1).find("tensor `a`: F4 of shape [3] "
-                                                                      "has no size") == 0);
+  CHECK(refusal(R"({"a":)" + entry("F4", "[3]", "[0,1]") + "}", 1)
+            .find("tensor `a`: F4 of shape [3] "
+                  "has no size") == 0);
 }
 
 TEST_CASE("a shape whose product overflows is refused", "[safetensors][hostile]") {
   const std::string huge = "[4294967296,4294967296,4294967296]";
-  CHECK(refusal(R"({"a":)" + entry("F32", huge, "[0,0]") + "}", 0).find("tensor `a`: F32 of shape") ==
-        0);
+  CHECK(
+      refusal(R"({"a":)" + entry("F32", huge, "[0,0]") + "}", 0).find("tensor `a`: F32 of shape") ==
+      0);
   CHECK(refusal(R"({"a":)" + entry("F32", "[9223372036854775807,2]", "[0,8]") + "}", 8)
             .find("tensor `a`") == 0);
-  CHECK(refusal(R"({"a":)" + entry("F32", "[-1]", "[0,8]") + "}", 8).find("tensor `a`: `shape` holds "
-                                                                        "`-1`") == 0);
-  CHECK(refusal(R"({"a":)" + entry("F32", "[2.0]", "[0,8]") + "}", 8).find("tensor `a`: `shape`") == 0);
-  CHECK(refusal(R"({"a":)" + entry("F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,4]") + "}", 4) ==
-        "tensor `a`: `shape` has more than 16 extents");
+  CHECK(refusal(R"({"a":)" + entry("F32", "[-1]", "[0,8]") + "}", 8)
+            .find("tensor `a`: `shape` holds "
+                  "`-1`") == 0);
+  CHECK(refusal(R"({"a":)" + entry("F32", "[2.0]", "[0,8]") + "}", 8).find("tensor `a`: `shape`") ==
+        0);
+  CHECK(refusal(R"({"a":)" + entry("F32", "[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]", "[0,4]") + "}",
+                4) == "tensor `a`: `shape` has more than 16 extents");
 }
 
 TEST_CASE("duplicate names and keys are refused", "[safetensors][hostile]") {
-  CHECK(refusal(R"({"a":)" + entry("U8", "[4]", "[0,4]") + R"(,"a":)" + entry("U8", "[4]", "[4,8]") +
-                    "}",
+  CHECK(refusal(R"({"a":)" + entry("U8", "[4]", "[0,4]") + R"(,"a":)" +
+                    entry("U8", "[4]", "[4,8]") + "}",
                 8) == "tensor `a` stands twice in the header");
   CHECK(refusal(R"({"a":{"dtype":"U8","dtype":"I8","shape":[4],"data_offsets":[0,4]}})", 4) ==
         "tensor `a`: the key `dtype` stands twice");
@@ -134,8 +139,9 @@ TEST_CASE("missing, unknown and ill-typed keys are refused", "[safetensors][host
         "tensor `a`: `shape` is not an array");
   for (const char* offsets : {"[0]", "[0,4,8]", "[0,-4]", "[0,4.5]", "7", "[\"0\",\"4\"]"}) {
     INFO(offsets);
-    CHECK(refusal(R"({"a":)" + entry("U8", "[4]", offsets) + "}", 4).find("tensor `a`: `data_offsets` "
-                                                                         "is `") == 0);
+    CHECK(refusal(R"({"a":)" + entry("U8", "[4]", offsets) + "}", 4)
+              .find("tensor `a`: `data_offsets` "
+                    "is `") == 0);
   }
   CHECK(refusal(R"({"__metadata__":{"x":1}})", 0) ==
         "`__metadata__`: the value of `x` is not a string");

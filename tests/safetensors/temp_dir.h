@@ -13,7 +13,8 @@ namespace kern_test {
 class TempDir {
  public:
   TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "kern-safetensors-XXXXXX").string();
+    std::string name =
+        (std::filesystem::temp_directory_path() / "kern-safetensors-XXXXXX").string();
     path_ = ::mkdtemp(name.data());
   }
   TempDir(const TempDir&) = delete;

@@ -20,8 +20,12 @@ std::vector<std::byte> pattern(size_t bytes, uint64_t seed) {
 }
 
 const std::vector<TensorSpec> kSpecs = {
-    {"z \"quoted\"\\\n", "U8", {5}},  {"m.weight", "BF16", {3, 7}},          {"scalar", "F32", {}},
-    {"empty", "BF16", {0, 9}},        {"b.scale", "F8_E8M0", {4, 2}, true}, {"b.packed", "U8", {4, 32}},
+    {"z \"quoted\"\\\n", "U8", {5}},
+    {"m.weight", "BF16", {3, 7}},
+    {"scalar", "F32", {}},
+    {"empty", "BF16", {0, 9}},
+    {"b.scale", "F8_E8M0", {4, 2}, true},
+    {"b.packed", "U8", {4, 32}},
 };
 
 void write_all(const std::filesystem::path& dir, const WriterOptions& options) {

@@ -13,7 +13,9 @@ constexpr size_t kIndexBytesMax = 1'000'000'000;
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 constexpr std::string_view kSingleName = "model.safetensors";
 
-bool by_name(const Tensor* a, const Tensor* b) { return a->name < b->name; }
+bool by_name(const Tensor* a, const Tensor* b) {
+  return a->name < b->name;
+}
 
 const Tensor* find_in(std::span<const Tensor* const> sorted, std::string_view name) {
   const auto at = std::lower_bound(sorted.begin(), sorted.end(), name,
@@ -29,14 +31,16 @@ std::vector<const Tensor*> sorted_tensors(const Shard& shard) {
   return out;
 }
 
-Result<std::vector<Shard>> open_shards(const std::filesystem::path& dir,
-                                       const std::map<std::string, std::vector<std::string>>& files) {
+Result<std::vector<Shard>> open_shards(
+    const std::filesystem::path& dir,
+    const std::map<std::string, std::vector<std::string>>& files) {
   std::vector<Shard> shards;
   shards.reserve(files.size());
   for (const auto& [file, names] : files) {
     std::error_code ignored;
     if (!std::filesystem::exists(dir / file, ignored))
-      return fail(Kind::weight_artifact, "shard `{}` of tensor `{}` is missing", file, names.front());
+      return fail(Kind::weight_artifact, "shard `{}` of tensor `{}` is missing", file,
+                  names.front());
     KERN_TRY(shard, Shard::open(dir / file));
     shards.push_back(std::move(shard));
   }
@@ -74,8 +78,8 @@ Result<Catalog> Catalog::open(const std::filesystem::path& path) {
     }
     single = path / kSingleName;
     if (!std::filesystem::exists(single, ignored))
-      return fail(Kind::weight_artifact, "`{}` holds neither `{}` nor `{}`", path.string(), kIndexName,
-                  kSingleName);
+      return fail(Kind::weight_artifact, "`{}` holds neither `{}` nor `{}`", path.string(),
+                  kIndexName, kSingleName);
   }
   KERN_TRY(shard, Shard::open(single));
   catalog.shards_.push_back(std::move(shard));
@@ -84,7 +88,9 @@ Result<Catalog> Catalog::open(const std::filesystem::path& path) {
   return catalog;
 }
 
-const Tensor* Catalog::find(std::string_view name) const { return find_in(by_name_, name); }
+const Tensor* Catalog::find(std::string_view name) const {
+  return find_in(by_name_, name);
+}
 
 Result<const Tensor*> Catalog::get(std::string_view name) const {
   const Tensor* tensor = find(name);

@@ -12,10 +12,10 @@ struct Row {
 };
 
 constexpr std::array kDtypes = {
-    Row{"BOOL", 8},     Row{"U8", 8},      Row{"I8", 8},      Row{"F8_E4M3", 8}, Row{"F8_E5M2", 8},
-    Row{"F8_E8M0", 8},  Row{"I16", 16},    Row{"U16", 16},    Row{"F16", 16},    Row{"BF16", 16},
-    Row{"I32", 32},     Row{"U32", 32},    Row{"F32", 32},    Row{"I64", 64},    Row{"U64", 64},
-    Row{"F64", 64},     Row{"C64", 64},    Row{"F4", 4},      Row{"F6_E2M3", 6}, Row{"F6_E3M2", 6},
+    Row{"BOOL", 8},    Row{"U8", 8},   Row{"I8", 8},   Row{"F8_E4M3", 8}, Row{"F8_E5M2", 8},
+    Row{"F8_E8M0", 8}, Row{"I16", 16}, Row{"U16", 16}, Row{"F16", 16},    Row{"BF16", 16},
+    Row{"I32", 32},    Row{"U32", 32}, Row{"F32", 32}, Row{"I64", 64},    Row{"U64", 64},
+    Row{"F64", 64},    Row{"C64", 64}, Row{"F4", 4},   Row{"F6_E2M3", 6}, Row{"F6_E3M2", 6},
 };
 
 }  // namespace

@@ -12,7 +12,8 @@ namespace dom = simdjson::dom;
 constexpr size_t kDepthMax = 8;
 constexpr size_t kExtentsMax = 16;
 
-Result<dom::object> parse_object(dom::parser& parser, std::string_view json, std::string_view what) {
+Result<dom::object> parse_object(dom::parser& parser, std::string_view json,
+                                 std::string_view what) {
   if (const auto error = parser.allocate(json.size() + 1, kDepthMax); error != simdjson::SUCCESS)
     return fail(Kind::weight_artifact, "{}: {}", what, simdjson::error_message(error));
   dom::element root;
@@ -37,9 +38,10 @@ Result<std::vector<int64_t>> parse_shape(std::string_view tensor, dom::element v
   for (const dom::element extent : array) {
     int64_t number = 0;
     if (extent.get(number) != simdjson::SUCCESS || number < 0)
-      return fail(Kind::weight_artifact,
-                  "tensor `{}`: `shape` holds `{}`, expected whole numbers of at least 0 below 2^63",
-                  tensor, simdjson::minify(extent));
+      return fail(
+          Kind::weight_artifact,
+          "tensor `{}`: `shape` holds `{}`, expected whole numbers of at least 0 below 2^63",
+          tensor, simdjson::minify(extent));
     if (shape.size() == kExtentsMax)
       return fail(Kind::weight_artifact, "tensor `{}`: `shape` has more than {} extents", tensor,
                   kExtentsMax);
@@ -90,7 +92,8 @@ Result<HeaderEntry> parse_entry(std::string_view name, dom::element value) {
       std::tie(entry.begin, entry.end) = offsets;
     } else {
       return fail(Kind::weight_artifact,
-                  "tensor `{}`: unknown key `{}`, expected dtype, shape and data_offsets", name, key);
+                  "tensor `{}`: unknown key `{}`, expected dtype, shape and data_offsets", name,
+                  key);
     }
   }
   for (const std::string_view key : {"dtype", "shape", "data_offsets"})

@@ -15,8 +15,8 @@ constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 Result<std::string_view> header_of(ByteSpan file) {
   uint64_t length = 0;
   if (file.size() < sizeof(length))
-    return fail(Kind::weight_artifact, "the file has {} bytes, expected at least 8 for its header length",
-                file.size());
+    return fail(Kind::weight_artifact,
+                "the file has {} bytes, expected at least 8 for its header length", file.size());
   std::memcpy(&length, file.data(), sizeof(length));
   if (length > file.size() - sizeof(length))
     return fail(Kind::weight_artifact, "the header says {} bytes, but only {} follow its length",
@@ -36,8 +36,8 @@ Result<void> check_entry(const HeaderEntry& entry, uint64_t data_bytes) {
                 "tensor `{}`: {} of shape [{}] has no size in whole bytes below 2^60", entry.name,
                 entry.dtype, fmt::join(entry.shape, ", "));
   if (entry.begin > entry.end)
-    return fail(Kind::weight_artifact, "tensor `{}`: data_offsets [{}, {}] run backwards", entry.name,
-                entry.begin, entry.end);
+    return fail(Kind::weight_artifact, "tensor `{}`: data_offsets [{}, {}] run backwards",
+                entry.name, entry.begin, entry.end);
   if (entry.end > data_bytes)
     return fail(Kind::weight_artifact,
                 "tensor `{}`: ends at byte {}, but the file holds {} bytes of data (truncated?)",
@@ -57,8 +57,9 @@ Result<void> check_cover(const std::vector<HeaderEntry>& entries, uint64_t data_
     const std::string where =
         before == nullptr ? "at 0" : fmt::format("at {} where tensor `{}` ends", at, before->name);
     if (entry.begin < at)
-      return fail(Kind::weight_artifact, "tensor `{}`: begins at byte {}, expected {} (they overlap)",
-                  entry.name, entry.begin, where);
+      return fail(Kind::weight_artifact,
+                  "tensor `{}`: begins at byte {}, expected {} (they overlap)", entry.name,
+                  entry.begin, where);
     if (entry.begin > at)
       return fail(Kind::weight_artifact, "tensor `{}`: begins at byte {}, expected {} (a gap)",
                   entry.name, entry.begin, where);

@@ -52,7 +52,8 @@ Result<std::vector<std::vector<Placed>>> lay_out(std::span<const TensorSpec> spe
   int64_t held = 0;
   for (const TensorSpec& spec : specs) {
     if (spec.name.empty() || spec.name == "__metadata__" || !seen.emplace(spec.name, true).second)
-      return fail(Kind::caller, "tensor `{}`: its name is empty, reserved or used before", spec.name);
+      return fail(Kind::caller, "tensor `{}`: its name is empty, reserved or used before",
+                  spec.name);
     const std::optional<int64_t> bytes = bytes_of_tensor(spec.dtype, spec.shape);
     if (!bytes)
       return fail(Kind::caller, "tensor `{}`: `{}` of shape [{}] has no size in whole bytes",
@@ -86,9 +87,9 @@ std::string header_bytes(const std::vector<Placed>& shard) {
   for (const Placed& tensor : shard) {
     json += ',';
     append_json_string(json, tensor.spec->name);
-    json += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
-                        tensor.spec->dtype, fmt::join(tensor.spec->shape, ","), tensor.begin,
-                        tensor.begin + tensor.bytes);
+    json +=
+        fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", tensor.spec->dtype,
+                    fmt::join(tensor.spec->shape, ","), tensor.begin, tensor.begin + tensor.bytes);
   }
   json += '}';
   json.resize(round_up(json.size() + sizeof(uint64_t), kDataAlignment) - sizeof(uint64_t), ' ');
@@ -127,7 +128,9 @@ struct Writer::State {
     }
   }
 
-  std::string partial(const std::string& name) const { return (dir / (name + ".partial")).string(); }
+  std::string partial(const std::string& name) const {
+    return (dir / (name + ".partial")).string();
+  }
 
   Result<void> create_shard(const std::vector<Placed>& shard, std::string name) {
     const std::string path = partial(name);
@@ -148,8 +151,8 @@ struct Writer::State {
   }
 
   std::string index_json() const {
-    std::string out = fmt::format("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{",
-                                  bytes_total);
+    std::string out = fmt::format(
+        "{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{", bytes_total);
     const char* before = "\n    ";
     for (const auto& [name, slot] : slots) {
       out += std::exchange(before, ",\n    ");

@@ -2,10 +2,12 @@
 /// Loads a verified manifest, its pinned modules and a checkpoint, and runs programs blindly.
 /// It knows no model: buffers, states and programs are found once by name and then by handle.
 /// Thread safety: one thread at a time per Runtime; several Runtimes are independent.
-/// Ownership: the checkpoint's catalog must outlive `load` only; peer groups must outlive the Runtime.
+/// Ownership: the checkpoint's catalog must outlive `load` only, unless Options::weights_in_place;
+/// peer groups must outlive the Runtime.
 /// Does not: decide what to run, or where a sequence's state lies.
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -35,7 +37,13 @@ struct Options {
   std::vector<std::filesystem::path> module_dirs;
   Capacity capacity;
   int threads = 1;  ///< worker threads that run grid blocks, the calling one included
-  std::map<std::string, PeerGroup*> peers;  ///< by group name; every group of the manifest
+  /// By group name; every group of the manifest, but one of a single rank may be left out.
+  std::map<std::string, PeerGroup*> peers;
+  /// Also searched for modules, as `blobs/<sha256>`; empty: no cache.
+  std::filesystem::path cache_dir;
+  /// A weight that lies whole in the checkpoint is used where it is mapped, without a copy. The
+  /// catalog must then outlive the Runtime.
+  bool weights_in_place = false;
 };
 
 /// The value of one var for one run.
@@ -66,6 +74,12 @@ class Runtime {
   /// Runs a program to its end. A var outside 1..max, or an input outside its declared domain, is a
   /// caller error and nothing ran; a lost peer is kind peer.
   virtual Result<void> run(std::string_view program, std::span<const VarValue> vars) = 0;
+
+  /// Calls `see` with the bytes of a buffer, at its bound, after each call of that label in any
+  /// program run from now on. For people who compare layers; costs nothing until it is used. Kind
+  /// caller when no call has the label or no buffer the name.
+  using Observer = std::function<void(ByteSpan)>;
+  virtual Result<void> observe(std::string_view label, std::string_view buffer, Observer see) = 0;
 };
 
 }  // namespace kern::runtime

@@ -18,8 +18,9 @@ namespace kern::safetensors {
 
 class Catalog {
  public:
-  /// Opens a checkpoint. A missing or malformed shard, an index that names a shard or tensor that is
-  /// not there, or a name in two places is kind weight_artifact and names the file and the tensor.
+  /// Opens a checkpoint. A missing or malformed shard, an index that names a shard or tensor that
+  /// is not there, or a name in two places is kind weight_artifact and names the file and the
+  /// tensor.
   static Result<Catalog> open(const std::filesystem::path& path);
 
   /// The tensor of that name, or null.

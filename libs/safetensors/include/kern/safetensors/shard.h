@@ -35,8 +35,8 @@ struct Tensor {
 
 class Shard {
  public:
-  /// Maps and checks a file. A malformed one is kind weight_artifact, and the sentence names the file
-  /// and, where there is one, the tensor; a file that cannot be opened is kind io.
+  /// Maps and checks a file. A malformed one is kind weight_artifact, and the sentence names the
+  /// file and, where there is one, the tensor; a file that cannot be opened is kind io.
   static Result<Shard> open(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return path_; }
@@ -44,7 +44,8 @@ class Shard {
   std::span<const Tensor> tensors() const { return tensors_; }
 
  private:
-  Shard(std::filesystem::path path, MappedFile file) : path_(std::move(path)), file_(std::move(file)) {}
+  Shard(std::filesystem::path path, MappedFile file)
+      : path_(std::move(path)), file_(std::move(file)) {}
 
   std::filesystem::path path_;
   MappedFile file_;

@@ -31,8 +31,8 @@ struct WriterOptions {
 
 class Writer {
  public:
-  /// Lays out and creates the files in `dir`, which is made if it is missing. An unknown dtype, a bad
-  /// shape, an empty or repeated name is kind caller; a full disk is kind io.
+  /// Lays out and creates the files in `dir`, which is made if it is missing. An unknown dtype, a
+  /// bad shape, an empty or repeated name is kind caller; a full disk is kind io.
   static Result<Writer> create(const std::filesystem::path& dir, std::span<const TensorSpec> specs,
                                const WriterOptions& options = {});
   Writer(Writer&&) noexcept;
