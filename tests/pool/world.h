@@ -1,0 +1,119 @@
+#pragma once
+// A world around one pool: fake memory whose every cell is stamped by who wrote it, the handles in
+// hand, and for each of them what it must read. The reference is simpler than the pool: it counts
+// nothing, it scans what the handles name. `step` does one operation, chosen by a Chooser, predicts
+// its outcome, executes its plan, and checks every view.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kern/pool/pool.h"
+#include "kern/pool/prefix.h"
+
+namespace kern_test {
+
+// Where choices come from: a seeded generator, or an odometer that tries them all.
+class Chooser {
+ public:
+  virtual ~Chooser() = default;
+  virtual uint32_t below(uint32_t bound) = 0;  // in [0, bound), bound > 0
+};
+
+class World {
+ public:
+  World(const kern::pool::Geometry& geometry, Chooser& choose);
+
+  // One operation. False: it had nothing to work on.
+  bool step();
+  // Everything that happened so far, one operation a line.
+  const std::string& trace() const { return trace_; }
+  // How many operations of each kind were granted.
+  const std::vector<uint32_t>& done() const { return done_; }
+  static constexpr uint32_t kOperations = 13;
+
+ private:
+  using Stamps = std::vector<uint64_t>;
+  using Tokens = std::vector<int32_t>;
+
+  // What a prefix reads as: its tokens, the stamp of every position, and the recurrent state.
+  struct Text {
+    Tokens tokens;
+    Stamps stamps;
+    uint64_t state = 0;
+    uint32_t len() const { return static_cast<uint32_t>(stamps.size()); }
+  };
+  struct Writer {
+    kern::pool::Lease lease;
+    Text text;
+  };
+  struct Reader {
+    kern::pool::Checkpoint checkpoint;
+    Text text;
+  };
+  // What the tree must hold. The places are those the checkpoint had when it went in.
+  struct Entry {
+    Text text;
+    std::vector<uint32_t> pages;
+    uint32_t slot = 0;
+    uint64_t last_hit = 0;
+  };
+  struct Names {
+    std::vector<uint32_t> pages, slots;  // how many handles name each
+    uint32_t writable = 0;               // pages that a lease may still write
+  };
+
+  bool lease();
+  bool write();
+  bool checkpoint();
+  bool checkpoint_ahead();
+  bool retire();
+  bool restore();
+  bool drop_lease();
+  bool drop_checkpoint();
+  bool share();
+  bool insert();
+  bool lookup();
+  bool evict_one();
+  bool evict_missing();
+
+  void append(Writer& writer, uint32_t count);
+  void execute(const kern::pool::Copies& copies);
+  Text prefix(const Text& text, uint32_t len) const;
+  uint32_t pages_for(uint32_t tokens) const;
+  Names names() const;
+  kern::pool::Amount free_now(const Names& names) const;
+  std::optional<kern::pool::Denied> denied(uint32_t row, kern::pool::Amount beside,
+                                           kern::pool::Amount need) const;
+  Tokens prompt();
+  bool is_interior(const Entry& entry) const;
+  // The entry to go first among those that `missing` is helped by; entries_.size() if none.
+  size_t victim(const Names& names, kern::pool::Amount missing, bool any) const;
+  size_t expected_hit(const Tokens& tokens, uint32_t& len) const;
+
+  void verify() const;
+  void verify_text(const Text& text, const std::vector<uint32_t>& pages, uint32_t slot,
+                   const char* who) const;
+  void verify_occupancy() const;
+  void require(bool holds, const std::string& what) const;
+  void require_denied(const kern::pool::Denied& got,
+                      const std::optional<kern::pool::Denied>& expected) const;
+  void note(const std::string& line) { trace_ += line + "\n"; }
+
+  const kern::pool::Geometry geometry_;
+  Chooser& choose_;
+  kern::pool::Pool pool_;
+  std::vector<std::vector<uint64_t>> page_cells_;
+  std::vector<uint64_t> slot_cells_;
+  std::vector<Writer> writers_;
+  std::vector<Reader> readers_;
+  std::vector<Entry> entries_;
+  kern::pool::PrefixTree tree_;
+  uint64_t stamps_ = 0;
+  uint64_t uses_ = 0;
+  std::vector<uint32_t> done_;
+  std::string trace_;
+};
+
+}  // namespace kern_test
