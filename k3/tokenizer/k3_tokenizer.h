@@ -1,8 +1,8 @@
 #pragma once
-/// What K3's tokenizer is, beyond its vocabulary file: the split pattern, the special tokens and their
-/// places behind the base vocabulary, the chat style, and the text that small vocabularies are trained on.
-/// Thread safety: pure functions; `load_tokenizer` reads two files.
-/// Does not: ship a vocabulary.
+/// What K3's tokenizer is, beyond its vocabulary file: the split pattern, the special tokens and
+/// their places behind the base vocabulary, the chat style, and the text that small vocabularies
+/// are trained on. Thread safety: pure functions; `load_tokenizer` reads two files. Does not: ship
+/// a vocabulary.
 
 #include <cstdint>
 #include <filesystem>
@@ -28,8 +28,8 @@ std::string tokenizer_config_json(int32_t first_special_id);
 kern::text::ChatStyle chat_style();
 /// The project's own training text (tokenizer/corpus/), a few tens of KB in several scripts.
 std::string_view training_corpus();
-/// `tiktoken.model` and, when there, `tokenizer_config.json` of a checkpoint folder. Without a config the
-/// released model's names are used, behind the base.
+/// `tiktoken.model` and, when there, `tokenizer_config.json` of a checkpoint folder. Without a
+/// config the released model's names are used, behind the base.
 kern::Result<kern::text::Tokenizer> load_tokenizer(const std::filesystem::path& checkpoint);
 
 }  // namespace k3

@@ -7,7 +7,8 @@ namespace {
 
 constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 
-/// How a lead byte goes on: sequence length and the range its second byte must lie in (Unicode table 3-7).
+/// How a lead byte goes on: sequence length and the range its second byte must lie in (Unicode
+/// table 3-7).
 struct Lead {
   size_t bytes;
   uint8_t second_min;

@@ -1,6 +1,6 @@
 #pragma once
-/// Ids to text one by one, for streams. What `push` returns is always whole characters: bytes that begin
-/// a character wait for the rest. All deltas joined are `Tokenizer::decode` of all ids.
+/// Ids to text one by one, for streams. What `push` returns is always whole characters: bytes that
+/// begin a character wait for the rest. All deltas joined are `Tokenizer::decode` of all ids.
 /// Thread safety: one thread each.
 /// Ownership / lifetime: the tokenizer must outlive it.
 /// Determinism: depends on the ids alone.

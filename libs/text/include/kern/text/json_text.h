@@ -13,8 +13,9 @@ namespace kern::text {
 
 inline constexpr size_t kJsonDepthMax = 64;
 
-/// `json` without blanks, with the keys of every object sorted by code point and non-ASCII kept; of a
-/// repeated key the last value counts. Fails with kind caller on anything that is not one JSON value.
+/// `json` without blanks, with the keys of every object sorted by code point and non-ASCII kept; of
+/// a repeated key the last value counts. Fails with kind caller on anything that is not one JSON
+/// value.
 Result<std::string> canonical_json(std::string_view json);
 
 /// Whether `text` is one JSON value, blanks around it allowed.

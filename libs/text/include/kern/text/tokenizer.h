@@ -1,12 +1,11 @@
 #pragma once
-/// Text to token ids and back: byte-level BPE over the pieces of a split pattern, in tiktoken's file
-/// format. Base tokens have ids [0, base_size); behind them lie the special slots, of which some have
-/// names. Ordinary text never becomes a special id: `encode` does not know them, and a special is encoded
-/// only where the caller says that a segment is control text.
-/// Thread safety: all const functions may be called from several threads.
-/// Ownership / lifetime: views returned by `token_bytes` live as long as the tokenizer.
-/// Determinism: depends on the model file, the spec and the text alone.
-/// Does not: read files, know any model's names, or render chats.
+/// Text to token ids and back: byte-level BPE over the pieces of a split pattern, in tiktoken's
+/// file format. Base tokens have ids [0, base_size); behind them lie the special slots, of which
+/// some have names. Ordinary text never becomes a special id: `encode` does not know them, and a
+/// special is encoded only where the caller says that a segment is control text. Thread safety: all
+/// const functions may be called from several threads. Ownership / lifetime: views returned by
+/// `token_bytes` live as long as the tokenizer. Determinism: depends on the model file, the spec
+/// and the text alone. Does not: read files, know any model's names, or render chats.
 
 #include <cstdint>
 #include <memory>
@@ -32,8 +31,8 @@ struct SpecialToken {
 
 /// What a vocabulary file does not say about itself.
 struct TokenizerSpec {
-  std::string pattern;                 ///< see splitter.h
-  int32_t special_slots = 256;         ///< ids after the base; unnamed ones are <|reserved_token_{id}|>
+  std::string pattern;          ///< see splitter.h
+  int32_t special_slots = 256;  ///< ids after the base; unnamed ones are <|reserved_token_{id}|>
   std::vector<SpecialToken> specials;  ///< the named ones
 };
 
@@ -57,7 +56,8 @@ class Tokenizer {
   static constexpr size_t kPieceCharsMax = 400'000;  ///< longer text is cut before splitting
   static constexpr size_t kRunCharsMax = 25'000;     ///< longer runs of (non-)space too
 
-  /// `model` holds one `base64 rank` line a token, ranks 0..n-1 each once, every single byte present.
+  /// `model` holds one `base64 rank` line a token, ranks 0..n-1 each once, every single byte
+  /// present.
   static Result<Tokenizer> load(std::string_view model, TokenizerSpec spec);
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
@@ -70,7 +70,8 @@ class Tokenizer {
   /// Well-formed UTF-8; broken bytes and ids outside the vocabulary come out as U+FFFD.
   std::string decode(std::span<const TokenId> ids, Specials specials) const;
 
-  /// The bytes of a base token or the name of a special one; empty for an id outside the vocabulary.
+  /// The bytes of a base token or the name of a special one; empty for an id outside the
+  /// vocabulary.
   std::string_view token_bytes(TokenId id) const;
   /// Whether a decoder that skips specials leaves `id` out.
   bool is_skipped(TokenId id) const;

@@ -1,12 +1,10 @@
 #pragma once
-/// Reads what a model writes in the XTML format: ids (or text and markers) in, deltas of reasoning and
-/// content and whole tool calls out. Tolerant where models are sloppy: a channel marker ends a thought
-/// that was not closed, a marker that lost its separator still counts, one that is cut off at the end
-/// never leaks, and nothing behind the end of the message is read. However the output is cut into
-/// pieces, the events joined are the same.
-/// Thread safety: one thread each.
-/// Ownership / lifetime: an OutputReader's tokenizer must outlive it.
-/// Determinism: depends on the ids alone.
+/// Reads what a model writes in the XTML format: ids (or text and markers) in, deltas of reasoning
+/// and content and whole tool calls out. Tolerant where models are sloppy: a channel marker ends a
+/// thought that was not closed, a marker that lost its separator still counts, one that is cut off
+/// at the end never leaks, and nothing behind the end of the message is read. However the output is
+/// cut into pieces, the events joined are the same. Thread safety: one thread each. Ownership /
+/// lifetime: an OutputReader's tokenizer must outlive it. Determinism: depends on the ids alone.
 /// Does not: know which tools exist, check arguments against a schema, or invent call ids.
 
 #include <span>
