@@ -19,7 +19,7 @@ namespace k3 {
 inline constexpr int32_t kSpecialSlots = 256;
 
 /// The split pattern of the released tokenizer, in its own dialect.
-std::string_view split_pattern();
+std::string split_pattern();
 /// The named specials when the slots begin at `first_special_id` (163584 in the released model).
 std::vector<kern::text::SpecialToken> special_tokens(int32_t first_special_id);
 /// A tokenizer_config.json that names them: added_tokens_decoder, bos, eos, unk and pad.

@@ -5,6 +5,7 @@
 
 #include "kern/base/assert.h"
 #include "kern/text/utf8.h"
+#include "unicode_16.h"
 
 namespace kern::text {
 namespace {
@@ -76,6 +77,9 @@ Result<Splitter> Splitter::compile(std::string_view pattern) {
 
 void Splitter::split(std::string_view text, std::vector<std::string_view>& pieces) const {
   if (text.empty()) return;
+  const std::string replaced = with_stand_ins(text);
+  const std::string_view subject = replaced.empty() ? text : std::string_view(replaced);
+  KERN_ASSERT(subject.size() == text.size());
   const std::unique_ptr<pcre2_match_context, MatchContextFree> context(
       pcre2_match_context_create(nullptr));
   const std::unique_ptr<pcre2_match_data, MatchDataFree> data(
@@ -92,7 +96,7 @@ void Splitter::split(std::string_view text, std::vector<std::string_view>& piece
   const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
   size_t done = 0;  // all before it is in pieces
   size_t from = 0;
-  while (from < text.size() && impl_->match(text, from, data.get(), context.get())) {
+  while (from < text.size() && impl_->match(subject, from, data.get(), context.get())) {
     const size_t start = range[0];
     const size_t end = range[1];
     KERN_ASSERT(start >= from && start <= end && end <= text.size(), "{}..{}", start, end);
