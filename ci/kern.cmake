@@ -6,8 +6,9 @@
 add_library(kern-flags INTERFACE)
 target_compile_options(kern-flags INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers
-  # g++ 12 reports overflows in code it inlined wrongly (GCC bugs 105329, 105651)
-  -Wno-stringop-overflow -Wno-restrict -Wno-array-bounds
+  # g++ 12 reports overflows in code it inlined wrongly (GCC bugs 105329, 105651) and variants as
+  # uninitialized where they move (GCC bug 105562)
+  -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-restrict -Wno-array-bounds
   -fno-strict-aliasing -ffp-contract=off -msse4.2)
 if(KERN_SANITIZE)
   target_compile_options(kern-flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)

@@ -47,8 +47,10 @@ class StageFollower {
   struct Sending {
     SendState order;
     bool started = false;
+    bool dropped = false;  ///< by a reset: ends without a report
   };
   void drop_all();
+  void cancel(Generation generation);
   void advance();
   void report_ready();
 
@@ -98,7 +100,6 @@ class RankFollower {
     ExpectParts order;
     std::vector<bool> here;  ///< by state
     size_t missing = 0;
-    bool reported = false;
   };
   void drop_all();
   void advance();

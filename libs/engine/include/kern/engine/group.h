@@ -31,6 +31,7 @@ struct ToRank {
 struct GroupOutput {
   std::vector<ToRank> ranks;
   std::vector<GroupReport> head;
+  std::vector<int32_t> dropped_ranks;  ///< close these links: a broken protocol
   bool drop_head = false;  ///< close the link to the head first: the group lost a rank
 };
 

@@ -25,7 +25,8 @@ struct HeadOptions {
   int32_t queue_max = 1024;   ///< requests waiting for memory or a group
   bool prefix_cache = true;
   int32_t attempts_max = 3;   ///< hand-offs tried for one request
-  TimeNs answer_within = 10 * kSecondNs;   ///< a group answers an Ask; else it is asked no more
+  TimeNs answer_within = 10 * kSecondNs;   ///< a group answers an Ask; else it is dropped
+  TimeNs release_within = 60 * kSecondNs;  ///< a group gives back what has ended; else it is dropped
   TimeNs fill_within = 60 * kSecondNs;     ///< a grant is filled, plus …
   TimeNs fill_per_token = kMillisecondNs;  ///< … this for each prompt token
   TimeNs wait_for_pipeline = 30 * kSecondNs;  ///< queued requests outlive a lost peer so long
@@ -46,6 +47,7 @@ struct HeadOutput {
   std::vector<ToStage> stages;
   std::vector<ToGroup> groups;
   std::vector<RequestEvent> events;
+  std::vector<int32_t> dropped_stages;  ///< close these links: a broken protocol
   std::vector<GroupId> dropped_groups;  ///< close these links: a deaf group, or a broken protocol
 };
 

@@ -40,8 +40,8 @@ class Histogram {
 struct Counters {
   // gauges
   std::array<uint64_t, kRequestStates> requests{};  ///< by RequestState
-  uint32_t pages_used = 0, pages_max = 0;           ///< leased, and there (page 0 not counted)
-  uint32_t pages_cached = 0;                        ///< held by the prefix cache alone
+  uint32_t pages_used = 0, pages_max = 0;           ///< not free, and there (page 0 not counted)
+  uint32_t pages_frozen = 0;                        ///< of those used: shared by checkpoints
   uint64_t items_in_flight = 0;
   uint64_t groups = 0;
   bool ready = false;  ///< whether a prompt that comes now could run

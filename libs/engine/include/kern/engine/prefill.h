@@ -67,11 +67,12 @@ class PrefillScheduler {
   /// Leases memory for next() and makes it part of the coming items; false: no room now, and
   /// nothing changed but that cached prefixes may have been evicted.
   bool admit_next();
-  /// The next item to send to every stage, or nothing to do now.
-  std::optional<Item> plan();
-  /// The last stage's result, in the order of items. Prompts that are done keep their memory until
-  /// `release`; what was `failed` leaves no checkpoint.
-  std::vector<PrefillDone> on_result(const ItemResult& result);
+  /// The next item to send to every stage, under this id, or nothing to do now. Ids grow.
+  std::optional<Item> plan(uint64_t item_id);
+  /// The last stage's result, in the order of items; one that does not answer the oldest item is
+  /// kind peer and changes nothing. Prompts that are done keep their memory until `release`; what
+  /// was `failed` leaves no checkpoint.
+  Result<std::vector<PrefillDone>> on_result(const ItemResult& result);
 
   /// Takes a job back in any state: queued, admitted or done. Its memory is free for later items.
   void release(RequestId id);
