@@ -24,13 +24,17 @@ struct Rectangle {
   Range rows, cols;
 };
 
-/// The tensor a segment reads on the given member of its group.
-std::string_view tensor_on(const BindSegment& segment, int64_t member);
+/// This rank's place in a group.
+struct Place {
+  std::string_view group;
+  int64_t member = 0;
+};
+
+/// The tensor a segment reads at these places. A group the segment names must be among them.
+std::string_view tensor_at(const BindSegment& segment, std::span<const Place> places);
 /// The part of a tensor of `rows` x `cols` it reads there; ranges left out mean all.
-Rectangle part_on(const BindSegment& segment, int64_t member, int64_t rows, int64_t cols);
-/// The group a segment's tables run over; empty when it reads the same on every rank. `verify` has
-/// seen to it that there is at most one.
-std::string_view group_of(const BindSegment& segment);
+Rectangle part_at(const BindSegment& segment, std::span<const Place> places, int64_t rows,
+                  int64_t cols);
 /// Whether a tensor of that dtype may fill a buffer of this one; U8 may fill u8, fp8e4m3, fp8e8m0.
 bool may_bind(std::string_view tensor_dtype, Dtype dtype);
 
