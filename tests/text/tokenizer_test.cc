@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <chrono>
+#include <ctime>
 
 #include "kern/base/prng.h"
 #include "kern/text/detokenizer.h"
@@ -40,12 +40,16 @@ std::vector<std::string> pieces_of(std::string_view text) {
   return {pieces.begin(), pieces.end()};
 }
 
+/// Processor seconds, the least of three runs: other programs on the machine do not count.
 double seconds_to_encode(const std::string& text) {
-  const auto start = std::chrono::steady_clock::now();
-  const std::vector<TokenId> ids = small_tokenizer().encode(text);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-  REQUIRE(small_tokenizer().decode(ids, Specials::keep) == text);
-  return took.count();
+  double least = 1e9;
+  for (int run = 0; run < 3; ++run) {
+    const std::clock_t start = std::clock();
+    const std::vector<TokenId> ids = small_tokenizer().encode(text);
+    least = std::min(least, static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC);
+    REQUIRE(small_tokenizer().decode(ids, Specials::keep) == text);
+  }
+  return least;
 }
 
 std::string repeat(std::string_view part, size_t bytes) {
@@ -236,14 +240,15 @@ TEST_CASE("time grows with the length of hostile text, not with its square", "[t
   constexpr size_t kLarge = 4 * kSmall;
   seconds_to_encode("warm");
   for (const char* part : {"a", "A", " ", "\n", "!", "1", "中", "ab", " \n", "'s", "Aa", "\u0301",
-                           "a ", "\xFF", "\r\n ", "🚀"}) {
-    if (part[0] == '\xFF') continue;
+                           "a ", "\r\n ", "🚀"}) {
     INFO(part);
     const double small = seconds_to_encode(repeat(part, kSmall));
     const double large = seconds_to_encode(repeat(part, kLarge));
+#ifndef __SANITIZE_ADDRESS__
     CHECK(large < 1.0);
-    // Linear is 4, a square is 16; the constant absorbs a busy machine's noise.
-    CHECK(large < 10 * small + 0.05);
+#endif
+    // Linear is 4, a square is 16; the constant absorbs noise.
+    CHECK(large < 9 * small + 0.05);
   }
 }
 

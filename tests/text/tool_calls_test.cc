@@ -225,7 +225,8 @@ TEST_CASE("markers spelled in ordinary tokens are text", "[text][output]") {
 TEST_CASE("what the renderer writes for a past answer reads back", "[text][output][chat]") {
   const auto request = parse_chat_json(
       R"({"messages": [{"role": "assistant", "reasoning_content": "why", "content": "so",
-          "tool_calls": [{"function": {"name": "f & \"g\"", "arguments": {"a": "x", "b": [1, 2.50]}}},
+          "tool_calls": [{"function": {"name": "f & \"g\"",
+                                       "arguments": {"a": "x", "b": [1, 2.50]}}},
                          {"function": {"name": "h", "arguments": "{oops"}}]}],
           "add_generation_prompt": false, "thinking_effort": null})",
       k3::chat_style());

@@ -211,6 +211,7 @@ void print(const Json& value, JsonStyle style, std::string& out) {
 }  // namespace
 
 const Json* Json::find(std::string_view key) const {
+  KERN_ASSERT(keys.empty() || keys.size() == items.size());
   const auto place = std::ranges::find(keys, key);
   return place == keys.end() ? nullptr : &items[static_cast<size_t>(place - keys.begin())];
 }
@@ -221,6 +222,7 @@ const Json* Json::find_value(std::string_view key) const {
 }
 
 std::string_view type_name(Json::Type type) {
+  KERN_ASSERT(type <= Json::Type::object);
   constexpr std::string_view kNames[] = {"null", "boolean", "number", "string", "array", "object"};
   return kNames[static_cast<size_t>(type)];
 }
