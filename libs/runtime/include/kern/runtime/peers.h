@@ -15,8 +15,8 @@ class PeerGroup {
   virtual ~PeerGroup() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Sends `send` to every member; `receive` holds size() blocks of send.size() bytes, in rank order,
-  /// own block included. Fails with kind peer when a member is lost or the deadline passes.
+  /// Sends `send` to every member; `receive` holds size() blocks of send.size() bytes, in rank
+  /// order, own block included. Fails with kind peer when a member is lost or the deadline passes.
   virtual Result<void> all_gather(ByteSpan send, MutableByteSpan receive) = 0;
   /// `send` holds size() equal blocks, block i for member i; `receive` the block of each member for
   /// this rank, in rank order.

@@ -54,8 +54,9 @@ struct VarValue {
 
 class Runtime {
  public:
-  /// Reads modules (hash before use), binds weights, runs derive and once programs. `weights` may be
-  /// null when the manifest binds none. Kinds: kernel_artifact, weight_artifact, manifest, device.
+  /// Reads modules (hash before use), binds weights, runs derive and once programs. `weights` may
+  /// be null when the manifest binds none. Kinds: kernel_artifact, weight_artifact, manifest,
+  /// device.
   static Result<std::unique_ptr<Runtime>> load(const manifest::Verified& manifest,
                                                const safetensors::Catalog* weights,
                                                const Options& options, const Log& log);

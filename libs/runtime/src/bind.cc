@@ -1,0 +1,194 @@
+#include "bind.h"
+
+#include <cstring>
+
+#include "kern/base/assert.h"
+
+namespace kern::runtime {
+namespace {
+
+using manifest::BindSegment;
+using manifest::Buffer;
+using manifest::Dtype;
+using manifest::Range;
+using manifest::RangeTable;
+using safetensors::Tensor;
+
+constexpr uintptr_t kInPlaceAlignment = 16;
+
+/// A tensor as [first axis, product of the rest], in bytes.
+struct Matrix {
+  const Tensor* tensor = nullptr;
+  int64_t rows = 1, cols = 1;
+  int64_t element = 1;
+  int64_t row_bytes() const { return cols * element; }
+};
+
+/// Equal pieces at equal distances: what a segment reads of one tensor.
+struct Piece {
+  const std::byte* from = nullptr;
+  int64_t count = 0, bytes = 0, stride = 0;
+  bool contiguous() const { return count <= 1 || bytes == stride; }
+  int64_t total() const { return count * bytes; }
+};
+
+std::string_view disk_name(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::bf16:
+      return "BF16";
+    case Dtype::f16:
+      return "F16";
+    case Dtype::f32:
+      return "F32";
+    case Dtype::fp8e4m3:
+      return "F8_E4M3";
+    case Dtype::fp8e8m0:
+      return "F8_E8M0";
+    case Dtype::i8:
+      return "I8";
+    case Dtype::i32:
+      return "I32";
+    case Dtype::u32:
+      return "U32";
+    case Dtype::i64:
+      return "I64";
+    case Dtype::u64:
+      return "U64";
+    case Dtype::u8:
+      return "U8";
+  }
+  return "?";
+}
+
+bool dtypes_agree(Dtype dtype, std::string_view on_disk) {
+  if (disk_name(dtype) == on_disk) return true;
+  return on_disk == "U8" && (dtype == Dtype::fp8e4m3 || dtype == Dtype::fp8e8m0);
+}
+
+Result<Matrix> matrix_of(const Buffer& buffer, const std::string& name,
+                         const safetensors::Catalog& catalog) {
+  KERN_TRY(tensor, catalog.get(name));
+  if (!dtypes_agree(buffer.dtype, tensor->dtype))
+    return fail(Kind::weight_artifact, "tensor `{}` is {} in the checkpoint, expected {}", name,
+                tensor->dtype, disk_name(buffer.dtype));
+  Matrix out{tensor, 1, 1, manifest::size_of(buffer.dtype)};
+  if (!tensor->shape.empty()) out.rows = tensor->shape[0];
+  for (size_t axis = 1; axis < tensor->shape.size(); ++axis) out.cols *= tensor->shape[axis];
+  KERN_ASSERT(out.rows * out.row_bytes() == static_cast<int64_t>(tensor->bytes.size()));
+  return out;
+}
+
+Result<size_t> place_in(const std::string& group, size_t entries, const Ranks& ranks) {
+  if (group.empty()) return size_t{0};
+  const auto at = ranks.find(group);
+  if (at == ranks.end() || at->second < 0 || static_cast<size_t>(at->second) >= entries)
+    return fail(Kind::caller, "group `{}`: no rank for its table of {} entries", group, entries);
+  return static_cast<size_t>(at->second);
+}
+
+Result<Range> range_of(const std::optional<RangeTable>& table, int64_t extent,
+                       std::string_view axis, const Ranks& ranks) {
+  if (!table) return Range{0, extent};
+  KERN_TRY(place, place_in(table->group, table->ranges.size(), ranks));
+  const Range range = table->ranges[place];
+  if (range.first < 0 || range.first > range.last || range.last > extent)
+    return fail(Kind::weight_artifact, "{} [{}, {}) do not lie in its {}", axis, range.first,
+                range.last, extent);
+  return range;
+}
+
+Result<Piece> piece_of(const BindSegment& segment, const Matrix& matrix, const Ranks& ranks) {
+  KERN_TRY(rows, with_context(range_of(segment.rows, matrix.rows, "rows", ranks), "tensor `{}`",
+                              matrix.tensor->name));
+  KERN_TRY(cols, with_context(range_of(segment.cols, matrix.cols, "columns", ranks), "tensor `{}`",
+                              matrix.tensor->name));
+  return Piece{
+      matrix.tensor->bytes.data() + rows.first * matrix.row_bytes() + cols.first * matrix.element,
+      rows.last - rows.first, (cols.last - cols.first) * matrix.element, matrix.row_bytes()};
+}
+
+/// The pieces of a segment in the order of the buffer's bytes: one, or two that alternate.
+struct SegmentBytes {
+  Piece first;
+  std::optional<Piece> second;
+  int64_t total() const { return first.total() + (second ? second->total() : 0); }
+};
+
+Result<SegmentBytes> segment_bytes(const Buffer& buffer, const BindSegment& segment,
+                                   const safetensors::Catalog& catalog, const Ranks& ranks) {
+  KERN_TRY(place, place_in(segment.group, segment.tensors.size(), ranks));
+  KERN_TRY(matrix, matrix_of(buffer, segment.tensors[place], catalog));
+  if (!segment.interleave) {
+    KERN_TRY(piece, piece_of(segment, matrix, ranks));
+    return SegmentBytes{piece, std::nullopt};
+  }
+  KERN_TRY(with, matrix_of(buffer, segment.interleave->with, catalog));
+  if (matrix.tensor->shape != with.tensor->shape || matrix.tensor->dtype != with.tensor->dtype)
+    return fail(Kind::weight_artifact, "tensors `{}` and `{}` interleave but differ in shape",
+                matrix.tensor->name, with.tensor->name);
+  const int64_t block = segment.interleave->rows;
+  if (block <= 0 || matrix.rows % block != 0)
+    return fail(Kind::weight_artifact, "tensor `{}`: its {} rows are no multiple of blocks of {}",
+                matrix.tensor->name, matrix.rows, block);
+  const int64_t block_bytes = block * matrix.row_bytes();
+  const auto blocks_of = [&](const Matrix& m) {
+    return Piece{m.tensor->bytes.data(), m.rows / block, block_bytes, block_bytes};
+  };
+  return SegmentBytes{blocks_of(matrix), blocks_of(with)};
+}
+
+std::byte* copy_piece(std::byte* to, const Piece& piece) {
+  if (piece.total() == 0) return to;
+  if (piece.contiguous()) {
+    std::memcpy(to, piece.from, static_cast<size_t>(piece.total()));
+    return to + piece.total();
+  }
+  for (int64_t i = 0; i < piece.count; ++i, to += piece.bytes)
+    std::memcpy(to, piece.from + i * piece.stride, static_cast<size_t>(piece.bytes));
+  return to;
+}
+
+std::byte* copy_segment(std::byte* to, const SegmentBytes& segment) {
+  if (!segment.second) return copy_piece(to, segment.first);
+  for (int64_t i = 0; i < segment.first.count; ++i)
+    for (const Piece* piece : {&segment.first, &*segment.second}) {
+      std::memcpy(to, piece->from + i * piece->stride, static_cast<size_t>(piece->bytes));
+      to += piece->bytes;
+    }
+  return to;
+}
+
+Result<BoundBytes> bind_segments(const Buffer& buffer, int64_t bytes,
+                                 const safetensors::Catalog& catalog, const Ranks& ranks,
+                                 bool in_place) {
+  std::vector<SegmentBytes> segments;
+  segments.reserve(buffer.bind.size());
+  int64_t total = 0;
+  for (const BindSegment& segment : buffer.bind) {
+    KERN_TRY(one, segment_bytes(buffer, segment, catalog, ranks));
+    total += one.total();
+    segments.push_back(one);
+  }
+  if (total != bytes)
+    return fail(Kind::weight_artifact, "its tensors hold {} bytes, expected {}", total, bytes);
+  if (in_place && segments.size() == 1 && !segments[0].second && segments[0].first.contiguous() &&
+      reinterpret_cast<uintptr_t>(segments[0].first.from) % kInPlaceAlignment == 0)
+    return BoundBytes{{}, segments[0].first.from};
+  KERN_TRY(memory, Memory::zeroed(bytes));
+  std::byte* at = memory.data();
+  for (const SegmentBytes& segment : segments) at = copy_segment(at, segment);
+  KERN_ASSERT(at == memory.data() + bytes, "buffer `{}`", buffer.name);
+  const std::byte* data = memory.data();
+  return BoundBytes{std::move(memory), data};
+}
+
+}  // namespace
+
+Result<BoundBytes> bind_weight(const Buffer& buffer, int64_t bytes,
+                               const safetensors::Catalog& catalog, const Ranks& ranks,
+                               bool in_place) {
+  return with_context(bind_segments(buffer, bytes, catalog, ranks, in_place), "{} `{}`",
+                      manifest::to_string(buffer.kind), buffer.name);
+}
+
+}  // namespace kern::runtime

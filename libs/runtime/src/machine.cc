@@ -1,0 +1,84 @@
+#include "machine.h"
+
+#include <algorithm>
+
+#include "kern/base/assert.h"
+
+namespace kern::runtime {
+namespace {
+
+// Pieces a worker: enough to even out blocks of unequal cost, few enough to claim cheaply.
+constexpr int64_t kPiecesPerWorker = 8;
+
+}  // namespace
+
+Result<void> Machine::reserve(int64_t shared_bytes, int64_t collective_bytes) {
+  if (shared_.empty() || shared_bytes > shared_bytes_) {
+    shared_.clear();
+    for (int worker = 0; worker < pool_.threads(); ++worker) {
+      KERN_TRY(memory, Memory::zeroed(shared_bytes));
+      shared_.push_back(std::move(memory));
+    }
+    shared_bytes_ = shared_bytes;
+  }
+  if (collective_bytes > collective_bytes_) {
+    KERN_TRY(memory, Memory::zeroed(collective_bytes));
+    collective_ = std::move(memory);
+    collective_bytes_ = collective_bytes;
+  }
+  return {};
+}
+
+void Machine::run_grid(const Launch& launch) {
+  kern_block shape = {};
+  int64_t blocks = 1;
+  for (int axis = 0; axis < 3; ++axis) {
+    shape.grid[axis] = static_cast<uint32_t>(*launch.grid[axis]);
+    shape.block[axis] = launch.block[axis];
+    blocks *= *launch.grid[axis];
+  }
+  if (blocks == 0) return;
+  shape.shared_bytes = launch.shared_bytes ? static_cast<uint32_t>(*launch.shared_bytes) : 0;
+  KERN_ASSERT(blocks > 0 && shape.shared_bytes <= shared_bytes_, "{} blocks, {} shared bytes",
+              blocks, shape.shared_bytes);
+  shape.services = &host_services(isa_);
+  auto body = [&](int worker, int64_t begin, int64_t end) {
+    kern_block block = shape;
+    block.shared = shared_[static_cast<size_t>(worker)].data();
+    const uint64_t wide = shape.grid[0], plane = wide * shape.grid[1];
+    for (int64_t at = begin; at < end; ++at) {
+      const auto place = static_cast<uint64_t>(at);
+      block.index[0] = static_cast<uint32_t>(place % wide);
+      block.index[1] = static_cast<uint32_t>(place % plane / wide);
+      block.index[2] = static_cast<uint32_t>(place / plane);
+      launch.entry(&block, launch.args);
+    }
+  };
+  pool_.run(blocks, std::max<int64_t>(1, blocks / (pool_.threads() * kPiecesPerWorker)), body);
+}
+
+Result<void> Machine::run(const LoweredProgram& program) {
+  auto watch = program.watches.begin();
+  for (size_t i = 0; i < program.launches.size(); ++i) {
+    const Launch& launch = program.launches[i];
+    const bool skipped = launch.when != nullptr &&
+                         (*launch.when < launch.when_min || *launch.when > launch.when_max);
+    if (!skipped) {
+      if (launch.entry != nullptr) {
+        run_grid(launch);
+      } else if (auto done = launch.built_in(*this, launch); !done) {
+        return with_context(std::move(done), "program `{}`, call {}, op `{}`", program.name,
+                            launch.call, launch.op);
+      }
+    }
+    if (watch == program.watches.end()) continue;
+    if (i + 1 < program.launches.size() && program.launches[i + 1].call == launch.call) continue;
+    while (watch != program.watches.end() && watch->call <= launch.call) {
+      watch->see(watch->bytes);
+      ++watch;
+    }
+  }
+  return {};
+}
+
+}  // namespace kern::runtime
