@@ -73,6 +73,15 @@ std::optional<int64_t> footprint_of(const Tensormap& map);
 /// Bits of an element in TMA's own list; 0 for a word that is not on it.
 int64_t tma_bits(std::string_view dtype);
 
+/// Which declarations something names, by position in their lists.
+struct Used {
+  std::vector<bool> vars, groups, states, buffers, modules, ops;
+};
+Used find_used(const Manifest& manifest, const Index& index);
+
+/// The extensions a manifest needs, whatever its `uses` says, in their fixed order.
+std::vector<std::string> needed_extensions(const Manifest& manifest);
+
 bool reads(Direction direction);
 bool writes(Direction direction);
 

@@ -62,6 +62,14 @@ Needs find_needs(const Manifest& m) {
 
 }  // namespace
 
+std::vector<std::string> needed_extensions(const Manifest& manifest) {
+  const Needs needs = find_needs(manifest);
+  std::vector<std::string> out;
+  for (const std::string_view extension : kExtensions)
+    if (!needs.place(extension).empty()) out.emplace_back(extension);
+  return out;
+}
+
 void verify_extensions(const Scope& scope) {
   const Manifest& m = scope.m;
   const Needs needs = find_needs(m);

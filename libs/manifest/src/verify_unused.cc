@@ -3,45 +3,36 @@
 namespace kern::manifest {
 namespace {
 
-/// Marks every declaration that something names.
-class Uses {
- public:
-  explicit Uses(const Scope& scope)
-      : scope_(scope),
-        vars_(scope.m.vars.size()),
-        groups_(scope.m.groups.size()),
-        states_(scope.m.states.size()),
-        buffers_(scope.m.buffers.size()),
-        modules_(scope.m.modules.size()),
-        ops_(scope.m.ops.size()) {}
+using Marks = std::vector<bool>;
 
-  void find() {
-    for (const State& state : scope_.m.states)
-      if (state.shard) mark(groups_, scope_.index.groups, state.shard->group);
-    for (const Buffer& buffer : scope_.m.buffers) of_buffer(buffer);
-    for (const Op& op : scope_.m.ops) of_op(op);
-    for (const Program& program : scope_.m.programs) of_program(program);
+/// Marks every declaration that something names.
+class Marker {
+ public:
+  Marker(const Manifest& manifest, const Index& index) : m_(manifest), index_(index) {
+    used_.vars.resize(m_.vars.size());
+    used_.groups.resize(m_.groups.size());
+    used_.states.resize(m_.states.size());
+    used_.buffers.resize(m_.buffers.size());
+    used_.modules.resize(m_.modules.size());
+    used_.ops.resize(m_.ops.size());
   }
 
-  void report() const {
-    const Manifest& m = scope_.m;
-    list("vars", m.vars, vars_, "var `{}` is never used");
-    list("topology/groups", m.groups, groups_, "topology group `{}` is never used");
-    list("states", m.states, states_, "no program uses state `{}`");
-    list("buffers", m.buffers, buffers_, "no program uses buffer `{}`");
-    list("modules", m.modules, modules_, "no op launches module `{}`");
-    list("ops", m.ops, ops_, "no program calls op `{}`");
+  Used run() {
+    for (const State& state : m_.states)
+      if (state.shard) group(state.shard->group);
+    for (const Buffer& buffer : m_.buffers) of_buffer(buffer);
+    for (const Op& op : m_.ops) of_op(op);
+    for (const Program& program : m_.programs) of_program(program);
+    return std::move(used_);
   }
 
  private:
-  using Marks = std::vector<bool>;
-
   static void mark(Marks& marks, const NameIndex& names, std::string_view name) {
     if (const auto at = names.find(name)) marks[*at] = true;
   }
 
-  void var(std::string_view name) { mark(vars_, scope_.index.vars, name); }
-  void group(std::string_view name) { mark(groups_, scope_.index.groups, name); }
+  void var(std::string_view name) { mark(used_.vars, index_.vars, name); }
+  void group(std::string_view name) { mark(used_.groups, index_.groups, name); }
 
   void expr(const Expr& e) {
     if (e.op == Expr::Op::var) var(e.var);
@@ -65,8 +56,8 @@ class Uses {
     }
     if (!buffer.group.empty()) group(buffer.group);
     if (!buffer.of.empty()) {
-      mark(buffers_, scope_.index.buffers, buffer.of);
-      mark(states_, scope_.index.states, buffer.of);
+      mark(used_.buffers, index_.buffers, buffer.of);
+      mark(used_.states, index_.states, buffer.of);
     }
     for (const BindSegment& segment : buffer.bind) {
       if (!segment.group.empty()) group(segment.group);
@@ -89,7 +80,7 @@ class Uses {
   void of_op(const Op& op) {
     for (const Scratch& scratch : op.scratch) shape(scratch.shape);
     for (const Launch& launch : op.launches) {
-      mark(modules_, scope_.index.modules, launch.module);
+      mark(used_.modules, index_.modules, launch.module);
       for (const Expr& e : launch.grid) expr(e);
       if (launch.shared_mem) expr(*launch.shared_mem);
       if (launch.when) var(launch.when->var);
@@ -104,12 +95,12 @@ class Uses {
       var(program.batch->context);
     }
     for (const Call& call : program.calls) {
-      mark(ops_, scope_.index.ops, call.op);
+      mark(used_.ops, index_.ops, call.op);
       for (const CallArg& arg : call.args) {
         if (const auto* b = std::get_if<BufferArg>(&arg))
-          mark(buffers_, scope_.index.buffers, b->buffer);
+          mark(used_.buffers, index_.buffers, b->buffer);
         else if (const auto* s = std::get_if<StateArg>(&arg))
-          mark(states_, scope_.index.states, s->state);
+          mark(used_.states, index_.states, s->state);
         else if (const auto* v = std::get_if<VarRef>(&arg))
           var(v->name);
         else if (const auto* e = std::get_if<ExprArg>(&arg))
@@ -120,24 +111,37 @@ class Uses {
     }
   }
 
-  template <class T>
-  void list(std::string_view section, const std::vector<T>& declared, const Marks& marks,
-            fmt::format_string<const std::string&> sentence) const {
-    for (size_t i = 0; i < declared.size(); ++i)
-      if (!marks[i])
-        scope_.problem(pointer_to(section, declared[i].name), sentence, declared[i].name);
-  }
-
-  const Scope& scope_;
-  Marks vars_, groups_, states_, buffers_, modules_, ops_;
+  const Manifest& m_;
+  const Index& index_;
+  Used used_;
 };
+
+template <class T>
+void list(const Scope& scope, std::string_view section, const std::vector<T>& declared,
+          const Marks& marks, fmt::format_string<const std::string&> sentence) {
+  for (size_t i = 0; i < declared.size(); ++i)
+    if (!marks[i]) scope.problem(pointer_to(section, declared[i].name), sentence, declared[i].name);
+}
 
 }  // namespace
 
+Used find_used(const Manifest& manifest, const Index& index) {
+  return Marker(manifest, index).run();
+}
+
 void verify_unused(const Scope& scope) {
-  Uses uses(scope);
-  uses.find();
-  uses.report();
+  const Manifest& m = scope.m;
+  Used used = find_used(m, scope.index);
+  // a stage in the middle may hand on what none of its own calls looks at
+  if (m.cut && m.cut->stage > 0 && m.cut->stage + 1 < m.cut->stages)
+    for (size_t i = 0; i < m.buffers.size(); ++i)
+      if (m.buffers[i].kind == BufferKind::inout) used.buffers[i] = true;
+  list(scope, "vars", m.vars, used.vars, "var `{}` is never used");
+  list(scope, "topology/groups", m.groups, used.groups, "topology group `{}` is never used");
+  list(scope, "states", m.states, used.states, "no program uses state `{}`");
+  list(scope, "buffers", m.buffers, used.buffers, "no program uses buffer `{}`");
+  list(scope, "modules", m.modules, used.modules, "no op launches module `{}`");
+  list(scope, "ops", m.ops, used.ops, "no program calls op `{}`");
 }
 
 }  // namespace kern::manifest

@@ -1,0 +1,202 @@
+#include "kern/manifest/binds.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kern/base/assert.h"
+#include "kern/base/checked.h"
+#include "scope.h"
+
+namespace kern::manifest {
+namespace {
+
+size_t place_in(std::string_view group, std::span<const Place> places, size_t entries) {
+  if (group.empty()) return 0;
+  for (const Place& place : places) {
+    if (place.group != group) continue;
+    KERN_ASSERT(place.member >= 0 && static_cast<size_t>(place.member) < entries,
+                "member {} of `{}`", place.member, group);
+    return static_cast<size_t>(place.member);
+  }
+  KERN_ASSERT(false, "no place in group `{}`", group);
+  return 0;
+}
+
+/// A tensor's shape as [first axis, product of the rest]; a scalar is one row of one.
+struct Extent {
+  int64_t rows = 1, cols = 1;
+};
+
+std::optional<Extent> extent_of(const TensorInfo& tensor) {
+  Extent extent;
+  if (tensor.shape.empty()) return extent;
+  extent.rows = tensor.shape[0];
+  for (const int64_t size : tensor.shape.subspan(1)) {
+    const auto cols = checked_mul(extent.cols, size);
+    if (!cols) return std::nullopt;
+    extent.cols = *cols;
+  }
+  return extent;
+}
+
+/// Checks every buffer that binds, on every rank of the groups its segments name.
+class Checker {
+ public:
+  Checker(const Verified& manifest, std::span<const TensorInfo> tensors) : manifest_(manifest) {
+    by_name_.reserve(tensors.size());
+    for (const TensorInfo& tensor : tensors) by_name_.push_back(&tensor);
+    std::sort(by_name_.begin(), by_name_.end(),
+              [](const TensorInfo* a, const TensorInfo* b) { return a->name < b->name; });
+  }
+
+  Diagnostics run() {
+    for (const Buffer& buffer : manifest_->buffers)
+      if (!buffer.bind.empty()) check(buffer);
+    return std::move(diagnostics_);
+  }
+
+ private:
+  template <class... Args>
+  void problem(const Buffer& buffer, size_t segment, fmt::format_string<Args...> format,
+               Args&&... args) {
+    diagnostics_.push_back({fmt::format("{}/bind/{}", pointer_to("buffers", buffer.name), segment),
+                            fmt::format(format, std::forward<Args>(args)...)});
+  }
+
+  const TensorInfo* find(std::string_view name) const {
+    const auto at = std::lower_bound(
+        by_name_.begin(), by_name_.end(), name,
+        [](const TensorInfo* t, std::string_view wanted) { return t->name < wanted; });
+    return at != by_name_.end() && (*at)->name == name ? *at : nullptr;
+  }
+
+  /// Ranks to look at: as many as the largest group any segment names; a rank reads every table at
+  /// its own place, and tables of one group all have its size.
+  static int64_t ranks_of(const Buffer& buffer) {
+    size_t ranks = 1;
+    for (const BindSegment& segment : buffer.bind) {
+      ranks = std::max(ranks, segment.tensors.size());
+      if (segment.rows) ranks = std::max(ranks, segment.rows->ranges.size());
+      if (segment.cols) ranks = std::max(ranks, segment.cols->ranges.size());
+    }
+    return static_cast<int64_t>(ranks);
+  }
+
+  void check(const Buffer& buffer) {
+    const auto wanted = elements_of(buffer.shape, manifest_.at_bounds());
+    KERN_ASSERT(wanted.has_value());
+    const size_t before = diagnostics_.size();
+    const int64_t ranks = ranks_of(buffer);
+    for (int64_t rank = 0; rank < ranks && diagnostics_.size() == before; ++rank) {
+      std::optional<int64_t> total = 0;
+      for (size_t i = 0; i < buffer.bind.size(); ++i) {
+        const auto elements = segment(buffer, i, rank);
+        total = total && elements ? checked_add(*total, *elements) : std::nullopt;
+      }
+      if (total && *total != *wanted)
+        diagnostics_.push_back(
+            {pointer_to("buffers", buffer.name) + "/bind",
+             fmt::format("the segments make {} elements on rank {}; the buffer holds {}", *total,
+                         rank, *wanted)});
+    }
+  }
+
+  /// Elements the segment gives on a rank; nothing when it was refused.
+  std::optional<int64_t> segment(const Buffer& buffer, size_t i, int64_t rank) {
+    const BindSegment& segment = buffer.bind[i];
+    const std::string& name = at_rank(segment.group, segment.tensors, rank);
+    const TensorInfo* tensor = tensor_named(buffer, i, name);
+    if (tensor == nullptr) return std::nullopt;
+    const auto extent = extent_of(*tensor);
+    if (!extent) {
+      problem(buffer, i, "tensor `{}` has more elements than 64 bits count", name);
+      return std::nullopt;
+    }
+    if (segment.interleave) return interleaved(buffer, i, *tensor, *extent);
+    const Range rows = segment.rows ? at_rank(segment.rows->group, segment.rows->ranges, rank)
+                                    : Range{0, extent->rows};
+    const Range cols = segment.cols ? at_rank(segment.cols->group, segment.cols->ranges, rank)
+                                    : Range{0, extent->cols};
+    if (rows.last > extent->rows || cols.last > extent->cols) {
+      problem(buffer, i, "rows [{}, {}) and columns [{}, {}) of tensor `{}`, which is {} x {}",
+              rows.first, rows.last, cols.first, cols.last, name, extent->rows, extent->cols);
+      return std::nullopt;
+    }
+    return checked_mul(rows.last - rows.first, cols.last - cols.first);
+  }
+
+  std::optional<int64_t> interleaved(const Buffer& buffer, size_t i, const TensorInfo& tensor,
+                                     const Extent& extent) {
+    const Interleave& with = *buffer.bind[i].interleave;
+    const TensorInfo* other = tensor_named(buffer, i, with.with);
+    if (other == nullptr) return std::nullopt;
+    if (other->dtype != tensor.dtype || !std::equal(other->shape.begin(), other->shape.end(),
+                                                    tensor.shape.begin(), tensor.shape.end())) {
+      problem(buffer, i, "interleaves `{}` with `{}`, of another shape or dtype", tensor.name,
+              other->name);
+      return std::nullopt;
+    }
+    if (extent.rows % with.rows != 0) {
+      problem(buffer, i, "blocks of {} rows do not divide the {} rows of `{}`", with.rows,
+              extent.rows, tensor.name);
+      return std::nullopt;
+    }
+    const auto elements = checked_mul(extent.rows, extent.cols);
+    return elements ? checked_mul<int64_t>(*elements, 2) : std::nullopt;
+  }
+
+  const TensorInfo* tensor_named(const Buffer& buffer, size_t i, std::string_view name) {
+    const TensorInfo* tensor = find(name);
+    if (tensor == nullptr) {
+      problem(buffer, i, "the checkpoint has no tensor `{}`", name);
+    } else if (!may_bind(tensor->dtype, buffer.dtype)) {
+      problem(buffer, i, "tensor `{}` is {}, the buffer {}", name, tensor->dtype,
+              to_string(buffer.dtype));
+      return nullptr;
+    }
+    return tensor;
+  }
+
+  template <class T>
+  static const T& at_rank(const std::string& group, const std::vector<T>& entries, int64_t rank) {
+    if (group.empty()) return entries[0];
+    return entries[static_cast<size_t>(rank) % entries.size()];
+  }
+
+  const Verified& manifest_;
+  std::vector<const TensorInfo*> by_name_;
+  Diagnostics diagnostics_;
+};
+
+}  // namespace
+
+std::string_view tensor_at(const BindSegment& segment, std::span<const Place> places) {
+  return segment.tensors[place_in(segment.group, places, segment.tensors.size())];
+}
+
+Rectangle part_at(const BindSegment& segment, std::span<const Place> places, int64_t rows,
+                  int64_t cols) {
+  Rectangle part{{0, rows}, {0, cols}};
+  if (segment.rows)
+    part.rows =
+        segment.rows->ranges[place_in(segment.rows->group, places, segment.rows->ranges.size())];
+  if (segment.cols)
+    part.cols =
+        segment.cols->ranges[place_in(segment.cols->group, places, segment.cols->ranges.size())];
+  return part;
+}
+
+bool may_bind(std::string_view tensor_dtype, Dtype dtype) {
+  static constexpr std::array<std::pair<std::string_view, Dtype>, 13> kPairs = {
+      {{"BF16", Dtype::bf16}, {"F16", Dtype::f16}, {"F32", Dtype::f32},
+       {"F8_E4M3", Dtype::fp8e4m3}, {"F8_E8M0", Dtype::fp8e8m0}, {"I8", Dtype::i8},
+       {"I32", Dtype::i32}, {"U32", Dtype::u32}, {"I64", Dtype::i64}, {"U64", Dtype::u64},
+       {"U8", Dtype::u8}, {"U8", Dtype::fp8e4m3}, {"U8", Dtype::fp8e8m0}}};
+  return std::find(kPairs.begin(), kPairs.end(), std::pair(tensor_dtype, dtype)) != kPairs.end();
+}
+
+Diagnostics check_binds(const Verified& manifest, std::span<const TensorInfo> tensors) {
+  return Checker(manifest, tensors).run();
+}
+
+}  // namespace kern::manifest
