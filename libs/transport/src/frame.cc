@@ -12,6 +12,14 @@ uint32_t header_check(FrameHeader header) {
   return static_cast<uint32_t>(XXH3_64bits(&header, sizeof header));
 }
 
+/// A whole header, of a version that is not ours.
+bool has_other_version(ByteSpan bytes) {
+  FrameHeader header;
+  std::memcpy(&header, bytes.data(), sizeof header);
+  return header.magic == kFrameMagic && header.check == header_check(header) &&
+         header.version != kProtocolVersion;
+}
+
 }  // namespace
 
 uint64_t frame_bytes_max(Purpose purpose) {
@@ -55,11 +63,11 @@ Result<FrameHeader> read_header(ByteSpan bytes, uint64_t sequence, uint64_t leng
   if (header.magic != kFrameMagic)
     return fail(Kind::peer, "frame {}: expected magic {:#010x}, got {:#010x}", sequence, kFrameMagic,
                 header.magic);
+  if (header.check != header_check(header))
+    return fail(Kind::peer, "frame {}: its header was altered on the way", sequence);
   if (header.version != kProtocolVersion)
     return fail(Kind::peer, "frame {}: expected protocol version {}, got {}", sequence,
                 kProtocolVersion, header.version);
-  if (header.check != header_check(header))
-    return fail(Kind::peer, "frame {}: its header was altered on the way", sequence);
   if (header.sequence != sequence)
     return fail(Kind::peer, "frame {}: got number {}; a frame was lost, repeated or swapped",
                 sequence, header.sequence);
@@ -106,6 +114,7 @@ Result<std::optional<Frame>> FrameAssembler::next() {
     auto header = read_header(have.first(sizeof(FrameHeader)), sequence_, length_max_);
     if (!header) {
       failed_ = header.error();
+      other_version_ = has_other_version(have);
       return tl::unexpected<Error>(*failed_);
     }
     header_ = *header;

@@ -17,6 +17,7 @@
 namespace kern::transport {
 
 inline constexpr uint32_t kFrameMagic = 0x4E52454B;  ///< "KERN" on the wire
+/// Every version keeps the header's size and the places of magic, version and check.
 inline constexpr uint16_t kProtocolVersion = 1;
 
 /// The wire form; integers little-endian.
@@ -74,7 +75,7 @@ uint64_t digest64(ByteSpan bytes);
 /// A whole header, check included, for a payload with this length and digest.
 FrameHeader make_header(uint16_t type, uint32_t flags, uint64_t sequence, uint64_t length,
                         uint64_t digest);
-/// Reads and checks one header: magic, version, check, sequence and length.
+/// Reads and checks one header: magic, check, version, sequence and length.
 /// `header` holds exactly sizeof(FrameHeader) bytes. Fails with kind peer.
 Result<FrameHeader> read_header(ByteSpan header, uint64_t sequence, uint64_t length_max);
 /// A header and its payload as one byte string.
@@ -103,6 +104,8 @@ class FrameAssembler {
   /// Whether a frame has begun and is not whole: an end of stream here cuts it.
   bool inside_frame() const { return bytes_.size() > at_; }
   uint64_t sequence() const { return sequence_; }
+  /// Whether it failed because the peer speaks another protocol version.
+  bool other_version() const { return other_version_; }
 
  private:
   uint64_t length_max_;
@@ -111,6 +114,7 @@ class FrameAssembler {
   size_t at_ = 0;                      ///< start of the frame being read
   std::optional<FrameHeader> header_;  ///< of that frame, once checked
   std::optional<Error> failed_;
+  bool other_version_ = false;
 };
 
 }  // namespace kern::transport

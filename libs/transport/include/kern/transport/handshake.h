@@ -60,10 +60,12 @@ class Handshake {
   struct Step {
     std::vector<std::byte> send;
     std::optional<Error> failed;  ///< kind peer; close after sending
-    bool refused = false;         ///< the ends do not match: trying again will not help
+    bool final = false;           ///< the ends do not match: trying again will not help
   };
 
   Handshake(Side side, Terms terms);
+  /// Ends a handshake whose peer cannot be understood: the bytes that tell it why.
+  std::vector<std::byte> give_up(const Error& why, bool final);
   /// The dialer's first bytes; empty for a listener. Fails with kind io without randomness.
   Result<std::vector<std::byte>> start();
   Step receive(const Frame& frame);
@@ -74,13 +76,15 @@ class Handshake {
  private:
   enum class Stage : uint8_t { hello, proof, accept, done, failed };
 
-  Step refuse(std::string sentence);
+  struct Mismatch;
+
+  Step fail_here(std::string sentence, bool final, bool tell);
   Step refused_by_peer(ByteSpan payload);
   Step receive_hello(ByteSpan payload);
   Step receive_proof(ByteSpan payload);
-  std::optional<std::string> mismatch() const;
+  Result<void> read_hello(ByteSpan payload, Digest* proof);
+  std::optional<Mismatch> mismatch() const;
   Digest prove(Side side) const;
-  std::vector<std::byte> own_hello(const Digest* proof);
   std::vector<std::byte> frame(FrameType type, ByteSpan payload);
 
   Side side_;
