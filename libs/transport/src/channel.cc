@@ -118,9 +118,10 @@ void Channel::Impl::receive_own(const Frame& frame) {
       return;
     }
     case FrameType::goodbye:
-      return finish(fmt::format("{} said goodbye: {}", name,
-                                printable(frame.payload, kReasonBytesMax)));
-    default: break;
+      return finish(
+          fmt::format("{} said goodbye: {}", name, printable(frame.payload, kReasonBytesMax)));
+    default:
+      break;
   }
   finish(fmt::format("{} sent a frame of type {} with {} bytes out of turn", name, frame.type,
                      frame.payload.size()));
@@ -137,11 +138,21 @@ Channel::~Channel() {
   io.bury(std::move(impl_));
 }
 
-const Identity& Channel::peer() const { return impl_->connection.peer; }
-const std::string& Channel::name() const { return impl_->name; }
-size_t Channel::queued_bytes() const { return impl_->stream.queued_bytes(); }
-TimeNs Channel::round_trip() const { return impl_->round_trip; }
-void Channel::close(std::string reason) { impl_->close(std::move(reason)); }
+const Identity& Channel::peer() const {
+  return impl_->connection.peer;
+}
+const std::string& Channel::name() const {
+  return impl_->name;
+}
+size_t Channel::queued_bytes() const {
+  return impl_->stream.queued_bytes();
+}
+TimeNs Channel::round_trip() const {
+  return impl_->round_trip;
+}
+void Channel::close(std::string reason) {
+  impl_->close(std::move(reason));
+}
 
 Result<void> Channel::send(uint16_t type, ByteSpan payload) {
   KERN_ASSERT(type >= kFirstMessageType, "type {} is the transport's own", type);

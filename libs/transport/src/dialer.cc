@@ -42,8 +42,10 @@ struct Dialer::Impl : Buried {
       const SocketAddress to = candidates.back();
       candidates.pop_back();
       if (!options.terms.key && !to.is_loopback())
-        return finish(fail(Kind::caller, "cannot dial `{}`: without a cluster key only loopback "
-                           "addresses are allowed", address.text()));
+        return finish(fail(Kind::caller,
+                           "cannot dial `{}`: without a cluster key only loopback "
+                           "addresses are allowed",
+                           address.text()));
       auto begun = start_connect(to);
       if (!begun) {
         last = begun.error();

@@ -24,25 +24,35 @@ bool has_other_version(ByteSpan bytes) {
 
 uint64_t frame_bytes_max(Purpose purpose) {
   switch (purpose) {
-    case Purpose::control: return kControlBytesMax;
-    case Purpose::link: return kLinkHeadBytesMax;
-    case Purpose::mesh: return kMeshBytesMax;
-    case Purpose::parts: return kPartHeadBytesMax;
+    case Purpose::control:
+      return kControlBytesMax;
+    case Purpose::link:
+      return kLinkHeadBytesMax;
+    case Purpose::mesh:
+      return kMeshBytesMax;
+    case Purpose::parts:
+      return kPartHeadBytesMax;
   }
   return 0;
 }
 
 std::string_view to_string(Purpose purpose) {
   switch (purpose) {
-    case Purpose::control: return "control";
-    case Purpose::link: return "data link";
-    case Purpose::mesh: return "mesh";
-    case Purpose::parts: return "hand-off";
+    case Purpose::control:
+      return "control";
+    case Purpose::link:
+      return "data link";
+    case Purpose::mesh:
+      return "mesh";
+    case Purpose::parts:
+      return "hand-off";
   }
   return "unknown";
 }
 
-uint64_t digest64(ByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
+uint64_t digest64(ByteSpan bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
 
 FrameHeader make_header(uint16_t type, uint32_t flags, uint64_t sequence, uint64_t length,
                         uint64_t digest) {
@@ -61,8 +71,8 @@ Result<FrameHeader> read_header(ByteSpan bytes, uint64_t sequence, uint64_t leng
   FrameHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
   if (header.magic != kFrameMagic)
-    return fail(Kind::peer, "frame {}: expected magic {:#010x}, got {:#010x}", sequence, kFrameMagic,
-                header.magic);
+    return fail(Kind::peer, "frame {}: expected magic {:#010x}, got {:#010x}", sequence,
+                kFrameMagic, header.magic);
   if (header.check != header_check(header))
     return fail(Kind::peer, "frame {}: its header was altered on the way", sequence);
   if (header.version != kProtocolVersion)
@@ -123,8 +133,8 @@ Result<std::optional<Frame>> FrameAssembler::next() {
   if (have.size() < sizeof(FrameHeader) + header_->length) return std::optional<Frame>();
   const ByteSpan payload = have.subspan(sizeof(FrameHeader), header_->length);
   if (digest64(payload) != header_->digest) {
-    failed_ = Error{Kind::peer,
-                    fmt::format("frame {}: its payload was altered on the way", sequence_), {}};
+    failed_ = Error{
+        Kind::peer, fmt::format("frame {}: its payload was altered on the way", sequence_), {}};
     return tl::unexpected<Error>(*failed_);
   }
   const Frame frame{header_->type, header_->flags, payload};

@@ -16,24 +16,24 @@ Greeter::Greeter(IoContext& io, Socket socket, Handshake::Side side, Terms terms
 void Greeter::begin(TimeNs timeout, Done done) {
   KERN_ASSERT(!done_ && !stream_, "one handshake each");
   done_ = std::move(done);
-  stream_.emplace(io_, socket_.fd(),
-                  StreamOptions{.length_max = kHandshakeBytesMax,
-                                .frame = [this](const Frame& frame) { receive(frame); },
-                                .failed =
-                                    [this](const Error& why, bool other_version) {
-                                      const auto told = handshake_.give_up(why, other_version);
-                                      const iovec one{const_cast<std::byte*>(told.data()),
-                                                      told.size()};
-                                      (void)write_some(socket_.fd(), std::span(&one, 1));
-                                      finish(tl::unexpected<Error>(why), other_version);
-                                    },
-                                .drained = {}});
+  stream_.emplace(
+      io_, socket_.fd(),
+      StreamOptions{.length_max = kHandshakeBytesMax,
+                    .frame = [this](const Frame& frame) { receive(frame); },
+                    .failed =
+                        [this](const Error& why, bool other_version) {
+                          const auto told = handshake_.give_up(why, other_version);
+                          const iovec one{const_cast<std::byte*>(told.data()), told.size()};
+                          (void)write_some(socket_.fd(), std::span(&one, 1));
+                          finish(tl::unexpected<Error>(why), other_version);
+                        },
+                    .drained = {}});
   auto first = handshake_.start();
   if (!first) return finish(tl::unexpected<Error>(first.error()), false);
   deadline_.after(timeout, [this, timeout] {
-    finish(fail(Kind::peer, "no handshake within {:.1f} s",
-                static_cast<double>(timeout) / kSecondNs),
-           false);
+    finish(
+        fail(Kind::peer, "no handshake within {:.1f} s", static_cast<double>(timeout) / kSecondNs),
+        false);
   });
   stream_->send_encoded(std::move(*first));
   stream_->start_reading();

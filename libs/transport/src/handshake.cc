@@ -28,7 +28,9 @@ void put_hello(ByteWriter& writer, const Identity& self, bool has_key, const Dig
   put_digest(writer, challenge);
 }
 
-std::string short_hex(const Digest& digest) { return to_hex(ByteSpan(digest).first(6)); }
+std::string short_hex(const Digest& digest) {
+  return to_hex(ByteSpan(digest).first(6));
+}
 
 std::string refusal_text(std::string_view sentence) {
   return std::string(sentence.substr(0, kSentenceBytesMax));
@@ -38,13 +40,17 @@ std::string refusal_text(std::string_view sentence) {
 
 std::string_view to_string(Role role) {
   switch (role) {
-    case Role::stage: return "stage";
-    case Role::rank: return "rank";
+    case Role::stage:
+      return "stage";
+    case Role::rank:
+      return "rank";
   }
   return "unknown";
 }
 
-std::string Identity::name() const { return fmt::format("{} {}", to_string(role), index); }
+std::string Identity::name() const {
+  return fmt::format("{} {}", to_string(role), index);
+}
 
 struct Handshake::Mismatch {
   std::string sentence;
@@ -168,17 +174,16 @@ std::optional<Handshake::Mismatch> Handshake::mismatch() const {
     return Mismatch{fmt::format("{} came to a {} port as a {} connection", peer_.name(),
                                 to_string(self.purpose), to_string(peer_.purpose)),
                     true};
-  if (peer_.role != terms_.peer_role ||
-      (terms_.peer_index && peer_.index != *terms_.peer_index))
-    return Mismatch{fmt::format("expected {}{}, got {}", to_string(terms_.peer_role),
-                                terms_.peer_index ? fmt::format(" {}", *terms_.peer_index) : "",
-                                peer_.name()),
-                    true};
+  if (peer_.role != terms_.peer_role || (terms_.peer_index && peer_.index != *terms_.peer_index))
+    return Mismatch{
+        fmt::format("expected {}{}, got {}", to_string(terms_.peer_role),
+                    terms_.peer_index ? fmt::format(" {}", *terms_.peer_index) : "", peer_.name()),
+        true};
   if (peer_.plan != self.plan)
-    return Mismatch{fmt::format("the manifests do not belong together: {} has {}, {} has {}",
-                                self.name(), short_hex(self.plan), peer_.name(),
-                                short_hex(peer_.plan)),
-                    true};
+    return Mismatch{
+        fmt::format("the manifests do not belong together: {} has {}, {} has {}", self.name(),
+                    short_hex(self.plan), peer_.name(), short_hex(peer_.plan)),
+        true};
   if (peer_.epoch != self.epoch)
     return Mismatch{fmt::format("{} is of epoch {}, {} of epoch {}", self.name(), self.epoch,
                                 peer_.name(), peer_.epoch),

@@ -52,7 +52,8 @@ struct IoContext::Impl {
   std::map<Id, std::function<void()>> live;
   Id next_id = 1;
   std::mutex graves_mutex;
-  std::vector<std::unique_ptr<Buried>> graves;
+  std::map<Id, std::unique_ptr<Buried>> graves;
+  Id next_grave = 1;
   std::function<void(int)> on_signal;
   asio::io_context context{1};
   asio::executor_work_guard<asio::io_context::executor_type> work{context.get_executor()};
@@ -82,25 +83,31 @@ bool IoContext::run_until(const std::function<bool()>& done, TimeNs deadline) {
   return true;
 }
 
-void IoContext::stop() { impl_->context.stop(); }
+void IoContext::stop() {
+  impl_->context.stop();
+}
 
-void IoContext::post(std::function<void()> call) { asio::post(impl_->context, std::move(call)); }
+void IoContext::post(std::function<void()> call) {
+  asio::post(impl_->context, std::move(call));
+}
 
+/// Each object goes in a turn of its own: everything posted before its burial may still refer to it.
 void IoContext::bury(std::unique_ptr<Buried> object) {
   if (object == nullptr) return;
+  Impl::Id id = 0;
   {
     const std::lock_guard lock(impl_->graves_mutex);
-    impl_->graves.push_back(std::move(object));
+    id = impl_->next_grave++;
+    impl_->graves.emplace(id, std::move(object));
   }
-  asio::post(impl_->context, [impl = impl_.get()] {
-    std::vector<std::unique_ptr<Buried>> graves;
+  asio::post(impl_->context, [impl = impl_.get(), id] {
+    std::map<Impl::Id, std::unique_ptr<Buried>>::node_type grave;
     const std::lock_guard lock(impl->graves_mutex);
-    graves.swap(impl->graves);
+    grave = impl->graves.extract(id);
   });
 }
 
-Result<void> IoContext::on_signals(const std::vector<int>& signals,
-                                   std::function<void(int)> call) {
+Result<void> IoContext::on_signals(const std::vector<int>& signals, std::function<void(int)> call) {
   KERN_ASSERT(!impl_->signals, "a context has one set of signals");
   impl_->on_signal = std::move(call);
   impl_->signals.emplace(impl_->context);
@@ -113,16 +120,22 @@ Result<void> IoContext::on_signals(const std::vector<int>& signals,
   return {};
 }
 
-boost::asio::io_context& raw_context(IoContext& io) { return io.impl().context; }
+boost::asio::io_context& raw_context(IoContext& io) {
+  return io.impl().context;
+}
 
 struct Timer::Impl {
+  explicit Impl(IoContext::Impl& context) : io(context) {}
+
   IoContext::Impl& io;
   asio::steady_timer timer{io.context};
   IoContext::Impl::Id id = 0;
 };
 
-Timer::Timer(IoContext& io) : impl_(new Impl{io.impl()}) {}
-Timer::~Timer() { cancel(); }
+Timer::Timer(IoContext& io) : impl_(std::make_unique<Impl>(io.impl())) {}
+Timer::~Timer() {
+  cancel();
+}
 
 void Timer::after(TimeNs delay, std::function<void()> call) {
   cancel();
@@ -140,11 +153,14 @@ void Timer::cancel() {
 }
 
 struct Watch::Impl {
+  explicit Impl(IoContext::Impl& context) : io(context) {}
+
   void wait(asio::posix::stream_descriptor::wait_type what, IoContext::Impl::Id& slot,
             std::function<void()> call) {
     io.disarm(slot);
     slot = io.arm(std::move(call));
-    descriptor.async_wait(what, [context = &io, id = slot](const ErrorCode&) { context->fire(id); });
+    descriptor.async_wait(what,
+                          [context = &io, id = slot](const ErrorCode&) { context->fire(id); });
   }
 
   IoContext::Impl& io;
@@ -152,7 +168,7 @@ struct Watch::Impl {
   IoContext::Impl::Id read_id = 0, write_id = 0;
 };
 
-Watch::Watch(IoContext& io, int fd) : impl_(new Impl{io.impl()}) {
+Watch::Watch(IoContext& io, int fd) : impl_(std::make_unique<Impl>(io.impl())) {
   ErrorCode failed;
   impl_->descriptor.assign(fd, failed);
   KERN_ASSERT(!failed, "descriptor {} cannot be watched: {}", fd, failed.message());
@@ -173,14 +189,18 @@ void Watch::writable(std::function<void()> call) {
 }
 
 struct Resolver::Impl {
+  explicit Impl(IoContext::Impl& context) : io(context) {}
+
   IoContext::Impl& io;
   asio::ip::tcp::resolver resolver{io.context};
   IoContext::Impl::Id id = 0;
   Result<std::vector<SocketAddress>> found = std::vector<SocketAddress>();
 };
 
-Resolver::Resolver(IoContext& io) : impl_(new Impl{io.impl()}) {}
-Resolver::~Resolver() { cancel(); }
+Resolver::Resolver(IoContext& io) : impl_(std::make_unique<Impl>(io.impl())) {}
+Resolver::~Resolver() {
+  cancel();
+}
 
 void Resolver::cancel() {
   impl_->io.disarm(impl_->id);

@@ -32,7 +32,9 @@ Result<ClusterKey> ClusterKey::from_bytes(ByteSpan bytes) {
   return ClusterKey(sha256(bytes));
 }
 
-Digest ClusterKey::sign(ByteSpan bytes) const { return hmac_sha256(key_, bytes); }
+Digest ClusterKey::sign(ByteSpan bytes) const {
+  return hmac_sha256(key_, bytes);
+}
 
 std::string ClusterKey::fingerprint() const {
   const Digest digest = sign(as_bytes("fingerprint"));

@@ -41,12 +41,14 @@ struct Listener::Impl : Buried {
   void greet(Accepted accepted) {
     const std::string remote = accepted.from.text();
     if (!options.terms.key && !accepted.from.is_loopback())
-      return reject(Error{Kind::peer,
-                          "without a cluster key only loopback peers are accepted", {remote}});
+      return reject(
+          Error{Kind::peer, "without a cluster key only loopback peers are accepted", {remote}});
     if (strangers.size() >= options.strangers_max) {
       drop(strangers.begin()->first);
-      reject(Error{Kind::peer, fmt::format("more than {} connections without a handshake",
-                                           options.strangers_max), {}});
+      reject(
+          Error{Kind::peer,
+                fmt::format("more than {} connections without a handshake", options.strangers_max),
+                {}});
       if (closed) return;
     }
     const uint64_t id = next_id++;
@@ -98,6 +100,8 @@ Listener::~Listener() {
   io.bury(std::move(impl_));
 }
 
-const Address& Listener::address() const { return impl_->port.address; }
+const Address& Listener::address() const {
+  return impl_->port.address;
+}
 
 }  // namespace kern::transport

@@ -18,7 +18,7 @@ struct Member {
   FrameHeader received;
   Gather out;
   Gather in;
-  MutableByteSpan block;        ///< where its payload lands
+  MutableByteSpan block;  ///< where its payload lands
   bool header_checked = false;
 
   int fd() const { return connection.socket.fd(); }
@@ -162,8 +162,8 @@ Result<void> Mesh::Impl::sleep(size_t awaited, TimeNs deadline) {
 Result<bool> Mesh::Impl::push(Member& member) {
   while (!member.out.done()) {
     auto count = write_some(member.fd(), member.out.window(kBytesPerCall));
-    if (!count) return with_context(Result<bool>(tl::unexpected(count.error())), "{}",
-                                    where(member));
+    if (!count)
+      return with_context(Result<bool>(tl::unexpected(count.error())), "{}", where(member));
     if (*count == 0) return false;
     member.out.advance(*count);
   }
@@ -175,8 +175,8 @@ Result<bool> Mesh::Impl::push(Member& member) {
 Result<bool> Mesh::Impl::pull(Member& member) {
   while (!member.in.done()) {
     auto count = read_some(member.fd(), member.in.window(kBytesPerCall));
-    if (!count) return with_context(Result<bool>(tl::unexpected(count.error())), "{}",
-                                    where(member));
+    if (!count)
+      return with_context(Result<bool>(tl::unexpected(count.error())), "{}", where(member));
     if (*count == 0) return false;
     member.in.advance(*count);
     if (!member.header_checked && member.in.left() <= member.block.size()) {
@@ -191,8 +191,7 @@ Result<bool> Mesh::Impl::pull(Member& member) {
 }
 
 Result<void> Mesh::Impl::check_header(const Member& member) const {
-  KERN_TRY(header, read_header(std::as_bytes(std::span(&member.received, 1)), step,
-                               kMeshBytesMax));
+  KERN_TRY(header, read_header(std::as_bytes(std::span(&member.received, 1)), step, kMeshBytesMax));
   if (header.type != static_cast<uint16_t>(type))
     return fail(Kind::peer, "it calls another collective (frame type {})", header.type);
   if (header.length != member.block.size())
@@ -232,10 +231,9 @@ Result<void> connect_all(ListenSocket port, const MeshOptions& options,
     Connection& slot = members[made.peer.index].connection;
     slot = std::move(made);
   };
-  const Listener listener(io, std::move(port),
-                          {.terms = terms,
-                           .accepted = place,
-                           .rejected = [&](const Error& why) { last = why; }});
+  const Listener listener(
+      io, std::move(port),
+      {.terms = terms, .accepted = place, .rejected = [&](const Error& why) { last = why; }});
   terms.admit = nullptr;
   std::vector<std::unique_ptr<Dialer>> dialers;
   for (uint32_t lower = 0; lower < own; ++lower) {
@@ -276,8 +274,8 @@ Result<std::unique_ptr<Mesh>> Mesh::join(ListenSocket port, const MeshOptions& o
   KERN_TRY(waker, Waker::create());
   std::vector<Member> members(size);
   if (size > 1) KERN_TRY_VOID(with_context(connect_all(std::move(port), options, members), "mesh"));
-  auto mesh = std::unique_ptr<Mesh>(new Mesh(std::make_unique<Impl>(
-      options.rank, std::move(members), options.join_timeout, std::move(waker))));
+  auto mesh = std::make_unique<Mesh>(std::make_unique<Impl>(
+      options.rank, std::move(members), options.join_timeout, std::move(waker)));
   // Nobody leaves before everybody is here: a first exchange with the patience of joining.
   std::vector<std::byte> everyone(size);
   const std::byte here{1};
@@ -288,9 +286,15 @@ Result<std::unique_ptr<Mesh>> Mesh::join(ListenSocket port, const MeshOptions& o
 
 Mesh::Mesh(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Mesh::~Mesh() = default;
-int Mesh::rank() const { return impl_->rank; }
-int Mesh::size() const { return static_cast<int>(impl_->members.size()); }
-void Mesh::shutdown(const std::string& reason) { impl_->waker.wake(reason); }
+int Mesh::rank() const {
+  return impl_->rank;
+}
+int Mesh::size() const {
+  return static_cast<int>(impl_->members.size());
+}
+void Mesh::shutdown(const std::string& reason) {
+  impl_->waker.wake(reason);
+}
 
 Result<void> Mesh::all_gather(ByteSpan send, MutableByteSpan receive) {
   const size_t count = impl_->members.size();

@@ -59,12 +59,12 @@ struct PartReceiver::Impl::Peer : Buried {
   Watch watch;
   Timer stall;
   FrameAssembler assembler;
-  std::optional<PartHead> head;      ///< of the part whose bytes are arriving
-  Gather into;                       ///< empty while draining
+  std::optional<PartHead> head;  ///< of the part whose bytes are arriving
+  Gather into;                   ///< empty while draining
   uint64_t left = 0;
   RunningDigest digest;
   std::optional<std::string> unwanted;  ///< why this part is drained
-  bool revoked = false;              ///< nobody wants to hear of it
+  bool revoked = false;                 ///< nobody wants to hear of it
   bool over = false;
 };
 
@@ -85,12 +85,13 @@ void PartReceiver::Impl::Peer::read() {
 void PartReceiver::Impl::Peer::watch_stall() {
   if (!head && !assembler.inside_frame()) return stall.cancel();
   stall.after(owner.options.peer_timeout, [this] {
+    if (gone()) return;
     size_t budget = kBytesPerTurn;
     const auto more = step(&budget);
     if (gone()) return;
     if (!more || !*more)
-      return owner.drop(*this, more ? Error{Kind::peer, "it stopped in the middle of a part", {}}
-                                    : more.error());
+      return owner.drop(
+          *this, more ? Error{Kind::peer, "it stopped in the middle of a part", {}} : more.error());
     read();
   });
 }
@@ -173,8 +174,9 @@ void PartReceiver::Impl::Peer::end_part() {
     return owner.options.failed(part, connection.peer,
                                 Error{Kind::peer,
                                       fmt::format("state `{}` of request {} was altered on the way "
-                                                  "from {}", part.state, part.request,
-                                                  connection.name()), {}});
+                                                  "from {}",
+                                                  part.state, part.request, connection.name()),
+                                      {}});
   }
   ++owner.counters.parts;
   owner.options.landed(part, connection.peer);
@@ -229,6 +231,8 @@ void PartReceiver::revoke(uint64_t request, uint64_t generation) {
   }
 }
 
-const PartReceiverCounters& PartReceiver::counters() const { return impl_->counters; }
+const PartReceiverCounters& PartReceiver::counters() const {
+  return impl_->counters;
+}
 
 }  // namespace kern::transport

@@ -99,8 +99,7 @@ void PartSender::Impl::connect_missing(TimeNs deadline) {
                     }}));
   }
   if (open_dials == 0) return;
-  io.run_until([&] { return open_dials == 0 || waker->reason(); },
-               deadline + options.dial_timeout);
+  io.run_until([&] { return open_dials == 0 || waker->reason(); }, deadline + options.dial_timeout);
 }
 
 void PartSender::Impl::push(Target& target) {
@@ -203,6 +202,8 @@ void PartSender::shutdown(const std::string& reason) {
   if (impl_->waker) impl_->waker->wake(reason);
 }
 
-const PartSenderCounters& PartSender::counters() const { return impl_->counters; }
+const PartSenderCounters& PartSender::counters() const {
+  return impl_->counters;
+}
 
 }  // namespace kern::transport

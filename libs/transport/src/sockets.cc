@@ -19,7 +19,9 @@ namespace {
 constexpr int kBacklog = 128;
 constexpr size_t kWindowPieces = 64;
 
-std::string last_error() { return std::strerror(errno); }
+std::string last_error() {
+  return std::strerror(errno);
+}
 
 void set_option(int fd, int level, int name, int value) {
   ::setsockopt(fd, level, name, &value, sizeof value);
@@ -35,7 +37,9 @@ tl::unexpected<Error> broken_stream() {
   return fail(Kind::peer, "connection lost: {}", last_error());
 }
 
-bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+bool would_block() {
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
+}
 
 }  // namespace
 
@@ -78,7 +82,9 @@ Socket& Socket::operator=(Socket&& other) noexcept {
   return *this;
 }
 
-Socket::~Socket() { close(); }
+Socket::~Socket() {
+  close();
+}
 
 int Socket::release() {
   const int fd = fd_;
@@ -99,7 +105,8 @@ SocketAddress::SocketAddress(const sockaddr* address, socklen_t size) : length(s
 std::string SocketAddress::host() const {
   char text[INET6_ADDRSTRLEN] = "";
   if (storage.ss_family == AF_INET)
-    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(storage).sin_addr, text, sizeof text);
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in&>(storage).sin_addr, text,
+                sizeof text);
   else if (storage.ss_family == AF_INET6)
     ::inet_ntop(AF_INET6, &reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr, text,
                 sizeof text);

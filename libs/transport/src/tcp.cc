@@ -78,7 +78,7 @@ struct Post {
   Stage stage = Stage::head;
   std::vector<std::byte> frame;  ///< being sent: head, then digests
   size_t frame_at = 0;
-  size_t tensor = 0;             ///< whose bytes pass now
+  size_t tensor = 0;  ///< whose bytes pass now
   uint64_t tensor_left = 0;
   RunningDigest running;
   std::vector<uint64_t> digests;
@@ -110,8 +110,8 @@ struct Post {
 
 }  // namespace
 
-/// Shared by the device thread and the context's: every access is under the mutex, and the context's
-/// thread holds it during a system call on posted memory, so after `breaking` nobody touches that.
+/// Shared by the device thread and the context's. Every access is under the mutex; the context's
+/// thread holds it during a call on posted memory, so after `breaking` nobody touches that.
 class TcpLink::Core : public Buried {
  public:
   Core(IoContext& io, Connection connection)
@@ -274,8 +274,8 @@ void TcpLink::Core::pump_receive() {
 
 Result<bool> TcpLink::Core::receive_step(Post& post, size_t* budget) {
   if (post.stage != Post::Stage::body || post.body.done()) return receive_frame(post);
-  KERN_TRY(count, read_some(connection_.socket.fd(),
-                            post.body.window(std::min(kBytesPerCall, *budget))));
+  KERN_TRY(count,
+           read_some(connection_.socket.fd(), post.body.window(std::min(kBytesPerCall, *budget))));
   if (count == 0) return false;
   post.body.advance(count, [&](ByteSpan run) { post.passed(run); });
   counters_.bytes_received += count;
@@ -295,8 +295,7 @@ Result<bool> TcpLink::Core::receive_frame(Post& post) {
 }
 
 Result<void> TcpLink::Core::take_frame(Post& post, const Frame& frame) {
-  const auto expected =
-      post.stage == Post::Stage::head ? FrameType::item : FrameType::digests;
+  const auto expected = post.stage == Post::Stage::head ? FrameType::item : FrameType::digests;
   if (frame.type != static_cast<uint16_t>(expected))
     return fail(Kind::peer, "item {}: a frame of type {} out of turn", post.item, frame.type);
   if (post.stage == Post::Stage::head) {
@@ -370,7 +369,11 @@ Result<bool> TcpLink::wait_receive(Ticket ticket, TimeNs timeout) {
   return core_->wait(false, ticket, timeout);
 }
 
-void TcpLink::shutdown(const std::string& reason) { core_->shutdown(reason); }
-LinkCounters TcpLink::counters() const { return core_->counters(); }
+void TcpLink::shutdown(const std::string& reason) {
+  core_->shutdown(reason);
+}
+LinkCounters TcpLink::counters() const {
+  return core_->counters();
+}
 
 }  // namespace kern::transport

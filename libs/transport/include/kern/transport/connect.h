@@ -49,10 +49,10 @@ struct DialOptions {
   Terms terms;
   TimeNs attempt_timeout = 3 * kSecondNs;  ///< connecting and handshake together
   TimeNs backoff_first = 50 * kMillisecondNs;
-  TimeNs backoff_max = kSecondNs;   ///< the pause doubles up to this
-  TimeNs give_up_after = 0;         ///< 0: never
-  int attempts_max = 0;             ///< 0: any number
-  bool retry_refused = false;       ///< else a refusal (key, version, plan, role) ends dialing
+  TimeNs backoff_max = kSecondNs;  ///< the pause doubles up to this
+  TimeNs give_up_after = 0;        ///< 0: never
+  int attempts_max = 0;            ///< 0: any number
+  bool retry_refused = false;      ///< else a refusal (key, version, plan, role) ends dialing
   std::function<void(Result<Connection>)> done;  ///< once
   /// Each failed attempt, for the log. May be empty.
   std::function<void(const Error&)> failed_attempt;

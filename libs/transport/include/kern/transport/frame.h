@@ -42,17 +42,17 @@ static_assert(std::is_trivially_copyable_v<FrameHeader>);
 inline constexpr uint16_t kFirstMessageType = 0x100;
 
 enum class FrameType : uint16_t {
-  hello = 1,    ///< who a peer is, and its challenge
-  proof = 2,    ///< the dialer's answer
-  accept = 3,   ///< the listener's: messages may follow
-  refuse = 4,   ///< a sentence; the connection ends
-  ping = 5,     ///< u64 chosen by the sender
-  pong = 6,     ///< the same u64
-  goodbye = 7,  ///< a sentence; the connection ends
-  item = 8,     ///< a data link's item: names and sizes, raw bytes follow
-  digests = 9,  ///< … and the digests of those bytes
-  part = 10,    ///< head of a hand-off part, raw bytes follow
-  gather = 11,  ///< one member's block of an all_gather
+  hello = 1,      ///< who a peer is, and its challenge
+  proof = 2,      ///< the dialer's answer
+  accept = 3,     ///< the listener's: messages may follow
+  refuse = 4,     ///< a sentence; the connection ends
+  ping = 5,       ///< u64 chosen by the sender
+  pong = 6,       ///< the same u64
+  goodbye = 7,    ///< a sentence; the connection ends
+  item = 8,       ///< a data link's item: names and sizes, raw bytes follow
+  digests = 9,    ///< … and the digests of those bytes
+  part = 10,      ///< head of a hand-off part, raw bytes follow
+  gather = 11,    ///< one member's block of an all_gather
   exchange = 12,  ///< one member's block of an all_to_all
 };
 

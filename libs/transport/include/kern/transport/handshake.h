@@ -28,7 +28,7 @@ std::string_view to_string(Role role);
 /// Who speaks, and what it must have in common with the one who listens.
 struct Identity {
   Role role = Role::stage;
-  uint32_t index = 0;  ///< stage number or rank; 0 is the head of its kind
+  uint32_t index = 0;                  ///< stage number or rank; 0 is the head of its kind
   Purpose purpose = Purpose::control;  ///< the same on both ends
   Digest plan{};       ///< the same on both ends: hash of the manifest family or group layout
   uint64_t epoch = 0;  ///< the same on both ends: which forming of a pipeline or group this is

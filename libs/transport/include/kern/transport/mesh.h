@@ -1,7 +1,7 @@
 #pragma once
 /// A full mesh of TCP connections among the ranks of a group, for small collectives in lockstep.
 /// Every member makes the same calls in the same order; each step's number, kind and size are
-/// compared and its bytes digested, so a member that is out of step is an error and never a wrong byte.
+/// compared and its bytes digested: a member out of step is an error and never a wrong byte.
 /// Thread safety: one thread calls the collectives; shutdown may come from any thread.
 /// Failure: a member that is lost, late or out of step gives kind peer within `peer_timeout`; the
 /// mesh is then broken for good and every later call fails at once. Join anew with a new epoch.
@@ -30,6 +30,8 @@ class Mesh {
  public:
   /// Dials every lower rank and accepts every higher one on `port`; blocks until all are there.
   static Result<std::unique_ptr<Mesh>> join(ListenSocket port, const MeshOptions& options);
+  struct Impl;
+  explicit Mesh(std::unique_ptr<Impl> impl);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -45,8 +47,6 @@ class Mesh {
   void shutdown(const std::string& reason);
 
  private:
-  struct Impl;
-  explicit Mesh(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 

@@ -24,7 +24,7 @@ inline constexpr size_t kStateNameBytesMax = 128;
 struct PartHead {
   uint64_t request = 0;
   uint64_t generation = 0;
-  std::string state;    ///< its name in the manifest
+  std::string state;  ///< its name in the manifest
   uint64_t bytes = 0;
   uint64_t digest = 0;  ///< digest64 of the bytes
   friend bool operator==(const PartHead&, const PartHead&) = default;
@@ -41,7 +41,7 @@ struct OutPart {
 };
 
 struct PartSenderOptions {
-  Terms terms;                                ///< purpose parts
+  Terms terms;  ///< purpose parts
   TimeNs dial_timeout = 3 * kSecondNs;
 };
 
