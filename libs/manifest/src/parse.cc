@@ -18,10 +18,12 @@ std::optional<Device> parse_device(std::string_view word) {
   return std::nullopt;
 }
 
-void read_constants(Reader& r, Json json, const At& at, std::vector<Constant>& out) {
+void read_constants(Reader& r, Json json, const At& at, std::vector<Constant>& out,
+                    std::vector<bool>& whole) {
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     if (name.empty()) r.problem(here, "a constant has an empty name");
     Constant& constant = out.emplace_back(Constant{std::string(name), 0});
+    whole.push_back(value.type() == Json::Type::integer);
     if (value.type() == Json::Type::text)
       r.problem(here, "expected a number, got a string");
     else
@@ -92,12 +94,13 @@ void read_meta(Reader& r, Json json, const At& at, Meta& out) {
 void read_constants_first(Reader& r, Json root, const At& at, Manifest& m) {
   if (root.type() != Json::Type::object) return;
   bool seen = false;
+  std::vector<bool> whole;
   root.each_member([&](std::string_view key, Json value) {
     if (key != "constants" || seen) return;
     seen = true;
-    read_constants(r, value, at.member(key), m.constants);
+    read_constants(r, value, at.member(key), m.constants, whole);
   });
-  r.set_constants(&m.constants);
+  r.set_constants(&m.constants, std::move(whole));
 }
 
 void read_schema_version(Reader& r, Json json, const At& at, int64_t& out) {

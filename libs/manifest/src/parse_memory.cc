@@ -90,8 +90,9 @@ void read_bound(Reader& r, Json json, const At& at, std::optional<Bound>& out) {
   } else if (json.type() == Json::Type::integer) {
     out.emplace(json.integer());
   } else if (json.type() == Json::Type::text && r.constant(json.text()) != nullptr) {
-    const double value = r.constant(json.text())->value;
-    if (std::abs(value) < 9e15 && std::trunc(value) == value)
+    const Constant& constant = *r.constant(json.text());
+    const double value = constant.value;
+    if (r.is_whole(constant) && std::abs(value) < 9e15)
       out.emplace(static_cast<int64_t>(value));
     else
       out.emplace(value);

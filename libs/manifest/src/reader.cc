@@ -112,7 +112,7 @@ void Reader::integer(Json json, const At& at, int64_t min, int64_t max, int64_t&
     const Constant* named = constant(json.text());
     if (named == nullptr)
       return problem(at, "expected a number, got `{}`, which names no constant", json.text());
-    if (std::trunc(named->value) != named->value || std::abs(named->value) > 9e15)
+    if (!is_whole(*named) || std::abs(named->value) > 9e15)
       return problem(at, "expected an integer, got the constant `{}` of {}", named->name,
                      named->value);
     value = static_cast<int64_t>(named->value);

@@ -52,7 +52,11 @@ class Reader {
   }
   Diagnostics take() { return std::move(diagnostics_); }
   bool ok() const { return diagnostics_.empty(); }
-  void set_constants(const std::vector<Constant>* constants) { constants_ = constants; }
+  /// Constants to expand; `whole` says which were written as integers.
+  void set_constants(const std::vector<Constant>* constants, std::vector<bool> whole) {
+    constants_ = constants;
+    whole_ = std::move(whole);
+  }
 
   /// An object with exactly these keys.
   void object(Json json, const At& at, std::initializer_list<Field> fields);
@@ -84,6 +88,9 @@ class Reader {
 
   /// The constant of that name; null when there is none.
   const Constant* constant(std::string_view name) const;
+  bool is_whole(const Constant& constant) const {
+    return whole_[static_cast<size_t>(&constant - constants_->data())];
+  }
 
  private:
   bool expect(Json json, const At& at, Json::Type type, std::string_view& out);
@@ -92,6 +99,7 @@ class Reader {
 
   Diagnostics diagnostics_;
   const std::vector<Constant>* constants_ = nullptr;
+  std::vector<bool> whole_;
 };
 
 // ---- what parse.cc is divided into ----

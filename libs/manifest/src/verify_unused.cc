@@ -92,7 +92,7 @@ class Marker {
   void of_program(const Program& program) {
     if (program.batch) {
       if (const auto* rows = std::get_if<std::string>(&program.batch->rows)) var(*rows);
-      var(program.batch->context);
+      if (!program.batch->context.empty()) var(program.batch->context);
     }
     for (const Call& call : program.calls) {
       mark(used_.ops, index_.ops, call.op);

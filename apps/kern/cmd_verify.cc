@@ -1,0 +1,150 @@
+#include <fmt/core.h>
+
+#include "command.h"
+#include "kern/manifest/binds.h"
+#include "kern/manifest/cut.h"
+#include "kern/safetensors/catalog.h"
+#include "summary.h"
+
+namespace kern::app {
+
+namespace po = boost::program_options;
+
+namespace {
+
+using manifest::Diagnostics;
+using manifest::Verified;
+
+/// What became of one file.
+struct Outcome {
+  std::string file;
+  std::optional<Verified> verified;
+  Diagnostics problems;
+};
+
+struct Settings {
+  std::vector<std::string> files;
+  std::string checkpoint;
+  Capacity capacity;
+  bool json = false;
+};
+
+std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
+  po::options_description options;
+  options.add_options()("manifest", po::value(&out.files)->required(), "manifests to check")(
+      "checkpoint", po::value(&out.checkpoint)->value_name("DIR"),
+      "also check every bind against this checkpoint's index")(
+      "pages", po::value(&out.capacity.pages)->default_value(1024)->value_name("N"),
+      "pages of every paged state, for the memory line")(
+      "slots", po::value(&out.capacity.slots)->default_value(65)->value_name("N"),
+      "slots of every per-sequence state, for the memory line")(
+      "json", po::bool_switch(&out.json), "print one JSON object instead of text");
+  const Usage usage{
+      "kern verify [options] MANIFEST…",
+      "Checks manifests and prints every problem as `pointer: sentence`, or a one-screen summary.\n"
+      "Several stages of one cut, in order, are also checked against each other.\n"
+      "Exit 0 when all is right, 1 when there are problems, 2 when a file cannot be read.",
+      "manifest"};
+  po::variables_map values;
+  return read_options(arguments, usage, options, values);
+}
+
+void check_checkpoint(const safetensors::Catalog& catalog, Outcome& outcome) {
+  if (!outcome.verified) return;
+  std::vector<manifest::TensorInfo> tensors;
+  tensors.reserve(catalog.tensors().size());
+  for (const safetensors::Tensor* tensor : catalog.tensors())
+    tensors.push_back({tensor->name, tensor->dtype, tensor->shape});
+  outcome.problems = check_binds(*outcome.verified, tensors);
+}
+
+/// Problems of the cut that several stages make together; none for files that are no stages.
+Diagnostics check_together(const std::vector<Outcome>& outcomes) {
+  std::vector<const Verified*> stages;
+  for (const Outcome& outcome : outcomes)
+    if (outcome.verified && (*outcome.verified)->cut) stages.push_back(&*outcome.verified);
+  if (stages.size() < 2 || stages.size() != outcomes.size()) return {};
+  return check_cut(stages);
+}
+
+std::string json_of(const Diagnostics& problems) {
+  std::string out = "[";
+  for (const auto& d : problems)
+    out += fmt::format("{}{{\"pointer\": {}, \"sentence\": {}}}", out.size() > 1 ? ", " : "",
+                       json_quoted(d.pointer), json_quoted(d.sentence));
+  return out + "]";
+}
+
+std::string json_of(const Outcome& outcome, const Settings& settings) {
+  std::string out = fmt::format("{{\"file\": {}, \"ok\": {}, \"problems\": {}",
+                                json_quoted(outcome.file), outcome.problems.empty(),
+                                json_of(outcome.problems));
+  if (outcome.verified) {
+    const auto& m = *outcome.verified;
+    const Memory memory = memory_of(m, settings.capacity);
+    out += fmt::format(
+        ", \"model\": {}, \"buffers\": {}, \"ops\": {}, \"programs\": {}, \"states\": {}, "
+        "\"bytes\": {{\"weights\": {}, \"host_weights\": {}, \"sources\": {}, \"carries\": {}, "
+        "\"step\": {}, \"scratch\": {}, \"states\": {}}}",
+        json_quoted(m->model), m->buffers.size(), m->ops.size(), m->programs.size(),
+        m->states.size(), memory.weights, memory.host_weights, memory.sources, memory.carries,
+        memory.step, memory.scratch, memory.states);
+  }
+  return out + "}";
+}
+
+void print_text(const std::vector<Outcome>& outcomes, const Diagnostics& together,
+                const Settings& settings) {
+  for (const Outcome& outcome : outcomes) {
+    if (outcomes.size() > 1) fmt::print("{}:\n", outcome.file);
+    if (outcome.problems.empty())
+      fmt::print("{}", summary_of(*outcome.verified, settings.capacity));
+    else
+      fmt::print("{}", to_text(outcome.problems));
+  }
+  if (!together.empty()) fmt::print("the cut:\n{}", to_text(together));
+}
+
+void print_json(const std::vector<Outcome>& outcomes, const Diagnostics& together,
+                const Settings& settings) {
+  std::string files;
+  for (const Outcome& outcome : outcomes)
+    files += fmt::format("{}{}", files.empty() ? "" : ", ", json_of(outcome, settings));
+  fmt::print("{{\"files\": [{}], \"cut\": {}}}\n", files, json_of(together));
+}
+
+}  // namespace
+
+int cmd_verify(const Arguments& arguments) {
+  Settings settings;
+  if (const auto over = read_settings(arguments, settings)) return *over;
+  std::vector<Outcome> outcomes;
+  for (const std::string& file : settings.files) {
+    const auto text = read_manifest(file);
+    if (!text) return kUsage;
+    Outcome& outcome = outcomes.emplace_back(Outcome{file, {}, {}});
+    auto verified = manifest::load(*text);
+    if (verified)
+      outcome.verified.emplace(std::move(*verified));
+    else
+      outcome.problems = std::move(verified.error());
+  }
+  if (!settings.checkpoint.empty()) {
+    const auto catalog = safetensors::Catalog::open(settings.checkpoint);
+    if (!catalog) {
+      fmt::print(stderr, "kern: {}\n", catalog.error().text());
+      return kUsage;
+    }
+    for (Outcome& outcome : outcomes) check_checkpoint(*catalog, outcome);
+  }
+  const Diagnostics together = check_together(outcomes);
+  if (settings.json)
+    print_json(outcomes, together, settings);
+  else
+    print_text(outcomes, together, settings);
+  bool ok = together.empty();
+  for (const Outcome& outcome : outcomes) ok = ok && outcome.problems.empty();
+  return ok ? kOk : kProblems;
+}
+
+}  // namespace kern::app
