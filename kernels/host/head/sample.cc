@@ -9,7 +9,7 @@
 //   in f32 [seqs, vocab] logits; in f32 [seqs] temperature; in f32 [seqs] top_p; in i32 [seqs] top_k;
 //   in f32 [seqs] min_p; in i64 [seqs] seed; in i32 [seqs] draw; out i32 [seqs] token;
 //   out f32 [seqs] logprob; out i32 [seqs, top] top_tokens; out f32 [seqs, top] top_logprobs;
-//   out i32 [seqs, vocab] order (scratch); i32 vocab, top, seqs
+//   out i32 [seqs, vocab] order (work space); i32 vocab, top, seqs
 // grid: [any, 1, 1], the sequences are divided over it. shared: 0.
 // Rounding points: probabilities and their sums are f64, from f32 logits.
 // A row with a NaN or +infinity gives token -1, logprobs 0 and top_tokens -1.

@@ -1,0 +1,51 @@
+#include "gen/bind.h"
+
+#include "kern/base/assert.h"
+
+namespace k3 {
+
+namespace {
+
+m::RangeTable ranges_by_rank(int64_t count, int64_t ranks) {
+  KERN_ASSERT(count % ranks == 0, "{} over {} ranks", count, ranks);
+  m::RangeTable table;
+  table.group = kGroup;
+  const int64_t part = count / ranks;
+  for (int64_t r = 0; r < ranks; ++r) table.ranges.push_back({r * part, (r + 1) * part});
+  return table;
+}
+
+}  // namespace
+
+m::BindSegment whole(std::string tensor) {
+  m::BindSegment segment;
+  segment.tensors.push_back(std::move(tensor));
+  return segment;
+}
+
+m::BindSegment rows(std::string tensor, int64_t first, int64_t last) {
+  m::BindSegment segment = whole(std::move(tensor));
+  segment.rows = m::RangeTable{{}, {{first, last}}};
+  return segment;
+}
+
+m::BindSegment rows_by_rank(std::string tensor, int64_t count, int64_t ranks) {
+  m::BindSegment segment = whole(std::move(tensor));
+  if (ranks > 1) segment.rows = ranges_by_rank(count, ranks);
+  return segment;
+}
+
+m::BindSegment cols_by_rank(std::string tensor, int64_t count, int64_t ranks) {
+  m::BindSegment segment = whole(std::move(tensor));
+  if (ranks > 1) segment.cols = ranges_by_rank(count, ranks);
+  return segment;
+}
+
+m::BindSegment tensor_by_rank(std::vector<std::string> tensors) {
+  m::BindSegment segment;
+  if (tensors.size() > 1) segment.group = kGroup;
+  segment.tensors = std::move(tensors);
+  return segment;
+}
+
+}  // namespace k3

@@ -1,0 +1,79 @@
+#pragma once
+/// Writes the model's computation into a manifest: declares what a layer needs and appends its calls.
+/// One Emitter serves every program of a manifest; buffers, weights and ops are shared between them.
+/// Thread safety: one thread.
+
+#include <string>
+
+#include "gen/bind.h"
+#include "gen/builder.h"
+#include "gen/config.h"
+
+namespace k3 {
+
+inline constexpr int64_t kPageTokens = 64;  ///< tokens a page, and the grid of snapshots
+inline constexpr int64_t kTopLogprobs = 20;
+inline constexpr const char* kTokens = "tokens";  ///< the rows var
+inline constexpr const char* kSeqs = "seqs";      ///< the groups var
+
+/// The shape of one manifest.
+struct Layout {
+  int64_t ranks = 1;
+  int64_t rows_max = 0;  ///< bound of `tokens`
+  int64_t seqs_max = 0;  ///< bound of `seqs`
+  int64_t ctx_max = 0;   ///< positions of one sequence
+  bool logits_output = false;
+};
+
+class Emitter {
+ public:
+  Emitter(const Config& config, const Layout& layout, Builder& builder)
+      : c_(config), l_(layout), b_(builder) {}
+
+  /// Declares vars, groups, states and inputs. `snapshot`: some program leaves snapshots.
+  void declare(bool snapshot);
+  /// Appends the whole model to the builder's current program.
+  void program(bool snapshot);
+
+ private:
+  // emit.cc
+  void states();
+  void inputs(bool snapshot);
+  void sampling_inputs();
+  void layer(int64_t layer, bool snapshot);
+  void embed();
+  void mix(int64_t layer, const std::string& which, const std::string& norm, int64_t sources);
+  void push(int64_t row);
+  void gemm(const std::string& a, const std::string& w, const std::string& c, int64_t n, int64_t k);
+  void gemm_f32(const std::string& a, const std::string& w, const std::string& c, int64_t n,
+                int64_t k);
+  void allreduce(const std::string& buffer, int64_t width);
+  void land(bool replace);
+  std::string norm_weight(const std::string& name, const std::string& tensor, int64_t width);
+  // emit_kda.cc
+  void kda(int64_t layer, bool snapshot);
+  void kda_weights(int64_t layer);
+  void kda_op(bool snapshot);
+  // emit_mla.cc
+  void mla(int64_t layer);
+  void mla_weights(int64_t layer);
+  void mla_ops();
+  // emit_mlp.cc
+  void dense(int64_t layer);
+  void situ_mlp(int64_t layer, const std::string& tensors, int64_t inter, const std::string& name);
+  void moe(int64_t layer);
+  void moe_weights(int64_t layer);
+  void routed_op();
+  // emit_head.cc
+  void head();
+  void sample();
+
+  m::CallArg rank() const;
+  std::string at(int64_t layer, const std::string& name) const;
+
+  const Config& c_;
+  const Layout l_;
+  Builder& b_;
+};
+
+}  // namespace k3

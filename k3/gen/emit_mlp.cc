@@ -1,0 +1,193 @@
+#include "gen/emit.h"
+
+#include <algorithm>
+
+#include "gen/names.h"
+
+namespace k3 {
+
+using m::Dtype;
+
+namespace {
+
+constexpr int64_t kTileBytesMax = 200000;  // of expanded weights in a block's shared memory
+constexpr int64_t kTileRowsMax = 64;
+
+/// Blocks into which the `rows` rows of a [rows, width] matrix are split so that one fits.
+int64_t tiles_of(int64_t rows, int64_t width) {
+  const int64_t fit = std::clamp<int64_t>(kTileBytesMax / (width * 2), 1, kTileRowsMax);
+  return (rows + fit - 1) / fit;
+}
+
+int64_t tile_bytes(int64_t rows, int64_t width) {
+  const int64_t tiles = tiles_of(rows, width);
+  return (rows + tiles - 1) / tiles * width * 2;
+}
+
+}  // namespace
+
+/// gate and up in one product, SiTU: leaves `name`_act [tokens, inter of this rank].
+void Emitter::situ_mlp(int64_t l, const std::string& tensors, int64_t inter,
+                       const std::string& name) {
+  const int64_t own = inter / l_.ranks;
+  b_.weight(at(l, name + "_in"), Dtype::bf16, {2 * own, c_.hidden},
+            {rows_by_rank(layer_tensor(l, tensors + ".gate_proj.weight"), inter, l_.ranks),
+             rows_by_rank(layer_tensor(l, tensors + ".up_proj.weight"), inter, l_.ranks)});
+  b_.weight(at(l, name + "_down"), Dtype::bf16, {c_.hidden, own},
+            {cols_by_rank(layer_tensor(l, tensors + ".down_proj.weight"), inter, l_.ranks)});
+  b_.workspace(name + "_in", Dtype::bf16, {kTokens, 2 * own});
+  b_.workspace(name + "_act", Dtype::bf16, {kTokens, own});
+  b_.kernel_op("situ",
+               {in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_f32(), p_i32(), p_i32()}, "act",
+               "kern_situ", {blocks_of(kTokens, 4)});
+  gemm("normed", at(l, name + "_in"), name + "_in", 2 * own, c_.hidden);
+  b_.call("situ", {buf(name + "_in"), buf(name + "_act"), f32(c_.situ_beta),
+                   f32(c_.situ_linear_beta), i32(own), var(kTokens)});
+}
+
+void Emitter::dense(int64_t l) {
+  situ_mlp(l, "mlp", c_.dense_inter, "dense");
+  gemm_f32("dense_act", at(l, "dense_down"), "partial", c_.hidden, c_.dense_inter / l_.ranks);
+  land(false);
+}
+
+void Emitter::moe_weights(int64_t l) {
+  const int64_t own = c_.experts / l_.ranks, inter = c_.expert_inter, latent = c_.latent;
+  const auto t = [l](const char* name) {
+    return layer_tensor(l, std::string("block_sparse_moe.") + name);
+  };
+  b_.weight(at(l, "router"), Dtype::bf16, {c_.experts, c_.hidden}, {whole(t("gate.weight"))});
+  b_.weight(at(l, "router_bias"), Dtype::f32, {c_.experts},
+            {whole(t("gate.e_score_correction_bias"))});
+  b_.weight(at(l, "latent_down"), Dtype::bf16, {latent, c_.hidden},
+            {whole(t("routed_expert_down_proj.weight"))});
+  norm_weight(at(l, "latent_norm"), t("routed_expert_norm.weight"), latent);
+  b_.weight(at(l, "latent_up"), Dtype::bf16, {c_.hidden, latent},
+            {whole(t("routed_expert_up_proj.weight"))});
+  // Rank r owns experts r * own … r * own + own - 1, stacked in that order.
+  const auto stacked = [&](const char* matrix, const char* part) {
+    std::vector<m::BindSegment> segments;
+    for (int64_t j = 0; j < own; ++j) {
+      std::vector<std::string> tensors;
+      for (int64_t r = 0; r < l_.ranks; ++r)
+        tensors.push_back(expert_tensor(l, r * own + j, matrix, part));
+      segments.push_back(tensor_by_rank(std::move(tensors)));
+    }
+    return segments;
+  };
+  for (const std::string matrix : {"w1", "w3", "w2"}) {
+    const int64_t rows = matrix == "w2" ? latent : inter, width = matrix == "w2" ? inter : latent;
+    b_.weight(at(l, matrix), Dtype::u8, {own, rows, width / 2},
+              stacked(matrix.c_str(), "weight_packed"));
+    b_.weight(at(l, matrix + "_scale"), Dtype::fp8e8m0, {own, rows, width / 32},
+              stacked(matrix.c_str(), "weight_scale"));
+  }
+}
+
+namespace {
+
+/// Places of the routed op's parameters.
+enum RoutedParam : int64_t {
+  kIds, kWeights, kZ, kW1, kS1, kW3, kS3, kW2, kS2, kPartial,
+  kExperts, kTopK, kRank, kWidth, kInter, kStride, kBeta, kLinearBeta, kRows
+};
+
+m::LaunchArg p(int64_t index) { return m::ParamRef{index}; }
+m::LaunchArg s(const char* name) { return m::ScratchRef{name}; }
+
+m::Launch with(m::Launch launch, std::vector<m::ParamType> params, std::vector<m::LaunchArg> args) {
+  launch.params = std::move(params);
+  launch.args = std::move(args);
+  return launch;
+}
+
+}  // namespace
+
+void Emitter::routed_op() {
+  if (!b_.is_new_op("routed_experts")) return;
+  const int64_t own = c_.experts / l_.ranks, inter = c_.expert_inter, latent = c_.latent;
+  const m::ParamType i = p_i32(), n = in(Dtype::i32), h = in(Dtype::bf16), u = in(Dtype::u8),
+                     e = in(Dtype::fp8e8m0), f = p_f32();
+  m::Op op;
+  op.name = "routed_experts";
+  op.params = {n, in(Dtype::f32), h, u, e, u, e, u, e, out(Dtype::f32), i, i, i, i, i, i, f, f, i};
+  const m::Dim rows = m::Dim::of_var(kTokens), picks = m::Dim::of(c_.top_k);
+  op.scratch = {{"first", Dtype::i32, {m::Dim::of(own + 1)}},
+                {"place", Dtype::i32, {rows, picks}},
+                {"x", Dtype::bf16, {rows, picks, m::Dim::of(latent)}},
+                {"act", Dtype::bf16, {rows, picks, m::Dim::of(inter)}},
+                {"up", Dtype::bf16, {rows, picks, m::Dim::of(inter)}},
+                {"y", Dtype::bf16, {rows, picks, m::Dim::of(latent)}}};
+  const m::Expr experts = m::Expr::constant(own);
+  op.launches = {
+      with(launch("moe", "kern_moe_plan", {}),
+           {n, out(Dtype::i32), out(Dtype::i32), i, i, i, i},
+           {p(kIds), s("first"), s("place"), p(kExperts), p(kTopK), p(kRank), p(kRows)}),
+      with(launch("moe", "kern_moe_gather", {blocks_of(kTokens, 8)}),
+           {h, n, out(Dtype::bf16), i, i, i},
+           {p(kZ), s("place"), s("x"), p(kWidth), p(kTopK), p(kRows)}),
+      with(launch("moe", "kern_moe_up", {experts, m::Expr::constant(tiles_of(inter, latent))},
+                  tile_bytes(inter, latent)),
+           {h, n, u, e, u, e, out(Dtype::bf16), out(Dtype::bf16), i, i, f, f},
+           {s("x"), s("first"), p(kW1), p(kS1), p(kW3), p(kS3), s("act"), s("up"), p(kWidth),
+            p(kInter), p(kBeta), p(kLinearBeta)}),
+      with(launch("moe", "kern_moe_down", {experts, m::Expr::constant(tiles_of(latent, inter))},
+                  tile_bytes(latent, inter)),
+           {h, n, u, e, out(Dtype::bf16), i, i},
+           {s("act"), s("first"), p(kW2), p(kS2), s("y"), p(kWidth), p(kInter)}),
+      with(launch("moe", "kern_moe_combine", {blocks_of(kTokens, 8)}),
+           {h, n, in(Dtype::f32), out(Dtype::f32), i, i, i, i},
+           {s("y"), s("place"), p(kWeights), p(kPartial), p(kWidth), p(kTopK), p(kStride),
+            p(kRows)})};
+  b_.op(std::move(op));
+}
+
+/// `back` [tokens, latent + hidden] holds the routed sum in latent space beside the shared experts'
+/// output, so that one reduction serves both, before the norm that is not linear.
+void Emitter::moe(int64_t l) {
+  const int64_t shared = c_.shared_inter / l_.ranks, back = c_.latent + c_.hidden;
+  moe_weights(l);
+  routed_op();
+  b_.workspace("router_logits", Dtype::f32, {kTokens, c_.experts});
+  b_.workspace("expert_ids", Dtype::i32, {kTokens, c_.top_k});
+  b_.workspace("expert_weights", Dtype::f32, {kTokens, c_.top_k});
+  b_.workspace("latent", Dtype::bf16, {kTokens, c_.latent});
+  b_.workspace("back", Dtype::f32, {kTokens, back});
+  b_.workspace("routed_latent", Dtype::bf16, {kTokens, c_.latent});
+  b_.workspace("routed", Dtype::bf16, {kTokens, c_.hidden});
+
+  gemm_f32("normed", at(l, "router"), "router_logits", c_.experts, c_.hidden);
+  const m::ParamType f = p_f32(), i = p_i32();
+  b_.kernel_op("router",
+               {in(Dtype::f32), in(Dtype::f32), out(Dtype::i32), out(Dtype::f32), i, i, i, f, i},
+               "moe", "kern_router", {blocks_of(kTokens, 8)}, c_.experts * 4);
+  b_.call("router", {buf("router_logits"), buf(at(l, "router_bias")), buf("expert_ids"),
+                     buf("expert_weights"), i32(c_.experts), i32(c_.top_k),
+                     i32(c_.renormalize ? 1 : 0), f32(c_.routed_scaling), var(kTokens)});
+  gemm("normed", at(l, "latent_down"), "latent", c_.latent, c_.hidden);
+  b_.call("routed_experts",
+          {buf("expert_ids"), buf("expert_weights"), buf("latent"), buf(at(l, "w1")),
+           buf(at(l, "w1_scale")), buf(at(l, "w3")), buf(at(l, "w3_scale")), buf(at(l, "w2")),
+           buf(at(l, "w2_scale")), buf("back"), i32(c_.experts / l_.ranks), i32(c_.top_k), rank(),
+           i32(c_.latent), i32(c_.expert_inter), i32(back), f32(c_.situ_beta),
+           f32(c_.situ_linear_beta), var(kTokens)});
+  situ_mlp(l, "block_sparse_moe.shared_experts", c_.shared_inter, "shared");
+  b_.extern_op("gemm_f32_into",
+               {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), i, i, i, i},
+               "gemm_bf16_tn_f32");
+  b_.call("gemm_f32_into", {buf("shared_act"), buf(at(l, "shared_down")),
+                            buf("back", c_.latent * 4), var(kTokens), i32(c_.hidden), i32(shared),
+                            i32(back)});
+  allreduce("back", back);
+  b_.kernel_op("land_rms", {in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), f, i, i, i}, "norm",
+               "kern_land_rms", {blocks_of(kTokens, 8)});
+  b_.call("land_rms", {buf("back"), buf(at(l, "latent_norm")), buf("routed_latent"), f32(c_.eps),
+                       i32(back), i32(c_.latent), var(kTokens)});
+  gemm("routed_latent", at(l, "latent_up"), "routed", c_.hidden, c_.latent);
+  b_.kernel_op("land_moe", {in(Dtype::bf16), in(Dtype::f32), inout(Dtype::bf16), i, i, i}, "norm",
+               "kern_land_moe", {blocks_of(kTokens, 8)});
+  b_.call("land_moe", {buf("routed"), buf("back", c_.latent * 4), buf("hidden"), i32(back),
+                       i32(c_.hidden), var(kTokens)});
+}
+
+}  // namespace k3

@@ -1,0 +1,167 @@
+#include "gen/generate.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "gen/emit.h"
+#include "kern/base/file.h"
+#include "kern/base/sha256.h"
+
+namespace k3 {
+
+using namespace kern;
+
+namespace {
+
+constexpr size_t kModuleBytesMax = size_t{256} << 20;
+constexpr int64_t kRowsMax = int64_t{1} << 20;
+constexpr int64_t kRanksMax = 1024;
+constexpr const char* kVersion = "1";
+const char* const kFamilies[] = {"norm", "act", "kda", "mla", "moe", "head"};
+
+struct Bounds {
+  int64_t seqs, ctx, chunk, pack;
+};
+
+Result<int64_t> bound(const char* flag, std::optional<int64_t> given, int64_t usual, int64_t max) {
+  const int64_t value = given ? *given : usual;
+  if (value < 1 || value > max)
+    return fail(Kind::caller, "`{}`: expected 1 to {}, got {}", flag, max, value);
+  return value;
+}
+
+Result<Bounds> bounds_of(const Config& config, const Limits& limits) {
+  const int64_t usual_chunk = config.hidden >= 4096 ? 8192 : 512;
+  KERN_TRY(seqs, bound("--max-seqs", limits.seqs_max, 64, kRowsMax));
+  KERN_TRY(ctx, bound("--max-ctx", limits.ctx_max, std::min<int64_t>(config.context_max, 131072),
+                      config.context_max));
+  KERN_TRY(chunk, bound("--chunk", limits.chunk, usual_chunk, kRowsMax));
+  KERN_TRY(pack, bound("--pack", limits.pack, std::min<int64_t>(16, chunk), chunk));
+  return Bounds{seqs, ctx, chunk, pack};
+}
+
+m::Manifest base(const Config& config, const Options& options, const std::string& layout,
+                 std::vector<std::string> extensions) {
+  m::Manifest manifest;
+  manifest.model = options.model;
+  manifest.device = m::Device::host;
+  manifest.uses = {"host", "meta", "sampling"};
+  manifest.uses.insert(manifest.uses.end(), extensions.begin(), extensions.end());
+  std::sort(manifest.uses.begin(), manifest.uses.end());
+  manifest.meta = m::Meta{"k3-gen", kVersion, config.sha256, layout, "tiktoken.model"};
+  return manifest;
+}
+
+m::Program serving_program(const char* name, int64_t groups, bool one_row) {
+  m::Program program;
+  program.name = name;
+  m::Batch batch;
+  batch.groups = groups;
+  if (one_row) batch.rows = int64_t{1};
+  else batch.rows = std::string(kTokens);
+  program.batch = batch;
+  return program;
+}
+
+/// The modules that some launch names, in the order of the families.
+Result<m::Manifest> with_modules(m::Manifest manifest, const std::vector<m::Module>& modules) {
+  std::set<std::string> used;
+  for (const m::Op& op : manifest.ops)
+    for (const m::Launch& launch : op.launches)
+      if (!launch.module.empty()) used.insert(launch.module);
+  for (const m::Module& module : modules)
+    if (used.erase(module.name) > 0) manifest.modules.push_back(module);
+  if (!used.empty())
+    return fail(Kind::kernel_artifact, "module `{}` is needed and not given", *used.begin());
+  return manifest;
+}
+
+bool has_kda(const Config& config) {
+  return std::find(config.is_mla.begin(), config.is_mla.end(), false) != config.is_mla.end();
+}
+
+Result<void> check_ranks(const Config& config, int64_t ranks) {
+  if (ranks < 1 || ranks > kRanksMax)
+    return fail(Kind::caller, "`--ranks`: expected 1 to {}, got {}", kRanksMax, ranks);
+  const std::pair<const char*, int64_t> divided[] = {
+      {"num_attention_heads", config.heads},
+      {"linear_attn_config.num_heads", config.kda_heads},
+      {"num_experts", config.experts},
+      {"the shared experts' width", config.shared_inter},
+      {"intermediate_size", config.dense_layers > 0 ? config.dense_inter : 0},
+      {"vocab_size", config.vocab}};
+  for (const auto& [what, value] : divided)
+    if (value % ranks != 0)
+      return fail(Kind::caller, "`--ranks` {}: does not divide {} ({})", ranks, what, value);
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<m::Module>> pinned_modules(const std::filesystem::path& dir) {
+  std::vector<m::Module> modules;
+  for (const std::string family : kFamilies) {
+    const std::string file = "kern-host-" + family + ".so";
+    auto bytes = read_file(dir / file, kModuleBytesMax);
+    if (!bytes)
+      return fail(Kind::kernel_artifact, "module `{}`: {}", family, bytes.error().text());
+    modules.push_back({family, file, to_hex(sha256(as_bytes(*bytes)))});
+  }
+  return modules;
+}
+
+Result<m::Manifest> one_rank(const Config& config, const Options& options) {
+  KERN_TRY(bounds, bounds_of(config, options.limits));
+  Layout layout;
+  layout.rows_max = std::max(bounds.chunk, bounds.seqs);
+  layout.seqs_max = std::max(bounds.pack, bounds.seqs);
+  layout.ctx_max = bounds.ctx;
+  layout.logits_output = true;
+  const bool snapshot = has_kda(config);
+  Builder builder(base(config, options, "one rank, prefill and decode",
+                       snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
+  Emitter emitter(config, layout, builder);
+  emitter.declare(snapshot);
+  builder.program(serving_program("prefill", bounds.pack, false));
+  emitter.program(snapshot);
+  builder.program(serving_program("decode", bounds.seqs, true));
+  emitter.program(false);
+  return with_modules(builder.take(), options.modules);
+}
+
+Result<m::Manifest> prefill(const Config& config, const Options& options) {
+  KERN_TRY(bounds, bounds_of(config, options.limits));
+  Layout layout;
+  layout.rows_max = bounds.chunk;
+  layout.seqs_max = bounds.pack;
+  layout.ctx_max = bounds.ctx;
+  const bool snapshot = has_kda(config);
+  Builder builder(base(config, options, "prefill",
+                       snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
+  Emitter emitter(config, layout, builder);
+  emitter.declare(snapshot);
+  builder.program(serving_program("prefill", bounds.pack, false));
+  emitter.program(snapshot);
+  return with_modules(builder.take(), options.modules);
+}
+
+Result<m::Manifest> decode(const Config& config, const Options& options, int64_t ranks) {
+  KERN_TRY_VOID(check_ranks(config, ranks));
+  KERN_TRY(bounds, bounds_of(config, options.limits));
+  Layout layout;
+  layout.ranks = ranks;
+  layout.rows_max = bounds.seqs;
+  layout.seqs_max = bounds.seqs;
+  layout.ctx_max = bounds.ctx;
+  Builder builder(
+      base(config, options, fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
+           ranks > 1 ? std::vector<std::string>{"collectives"} : std::vector<std::string>{}));
+  Emitter emitter(config, layout, builder);
+  emitter.declare(false);
+  builder.program(serving_program("decode", bounds.seqs, true));
+  emitter.program(false);
+  return with_modules(builder.take(), options.modules);
+}
+
+}  // namespace k3

@@ -1,0 +1,161 @@
+// k3-gen: writes manifests of the model. See k3/README.md.
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gen/generate.h"
+#include "kern/base/file.h"
+#include "kern/manifest/verify.h"
+
+namespace {
+
+using namespace kern;
+using k3::Config;
+
+constexpr const char* kUsage =
+    "usage: k3-gen one-rank --config FILE -o ONE.json\n"
+    "       k3-gen prefill  --config FILE (--stages N | --cut-at LAYER,...) -o DIR\n"
+    "       k3-gen prefill  --config FILE -o WHOLE.json\n"
+    "       k3-gen decode   --config FILE --ranks R -o D.json\n"
+    "each takes [--device host] [--modules DIR] [--model LABEL]\n"
+    "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N]\n"
+    "layers are counted from 0; a stage starts before each layer of --cut-at\n";
+
+using Flags = std::map<std::string, std::string>;
+
+Result<Flags> parse_flags(int argc, char** argv) {
+  static constexpr const char* kKnown[] = {"--config", "--device", "-o", "--out", "--modules",
+                                           "--model", "--max-seqs", "--max-ctx", "--chunk",
+                                           "--pack", "--stages", "--cut-at", "--ranks"};
+  Flags flags;
+  for (int i = 2; i < argc; i += 2) {
+    std::string name = argv[i];
+    if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
+      return fail(Kind::caller, "`{}`: unknown flag", name);
+    if (i + 1 == argc) return fail(Kind::caller, "`{}`: expected a value", name);
+    if (name == "--out") name = "-o";
+    if (!flags.emplace(name, argv[i + 1]).second)
+      return fail(Kind::caller, "`{}`: given twice", name);
+  }
+  for (const char* needed : {"--config", "-o"})
+    if (flags.count(needed) == 0) return fail(Kind::caller, "`{}`: is missing", needed);
+  if (const auto device = flags.find("--device"); device != flags.end() && device->second != "host")
+    return fail(Kind::caller, "`--device`: expected host, got {}", device->second);
+  return flags;
+}
+
+Result<std::optional<int64_t>> number(const Flags& flags, const std::string& name) {
+  const auto found = flags.find(name);
+  if (found == flags.end()) return std::optional<int64_t>();
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(found->second.c_str(), &end, 10);
+  if (errno != 0 || found->second.empty() || *end != '\0')
+    return fail(Kind::caller, "`{}`: expected an integer, got {}", name, found->second);
+  return std::optional<int64_t>(value);
+}
+
+Result<std::vector<int64_t>> numbers(const std::string& name, const std::string& list) {
+  std::vector<int64_t> values;
+  for (size_t from = 0; from <= list.size();) {
+    const size_t comma = std::min(list.find(',', from), list.size());
+    KERN_TRY(value, number({{name, list.substr(from, comma - from)}}, name));
+    values.push_back(*value);
+    from = comma + 1;
+  }
+  return values;
+}
+
+/// The file's stem, or its folder's name when the file is a checkpoint's config.json.
+std::string label_of(const std::filesystem::path& config) {
+  const std::filesystem::path path = std::filesystem::absolute(config);
+  return path.filename() == "config.json" ? path.parent_path().filename().string()
+                                          : path.stem().string();
+}
+
+Result<k3::Options> options_of(const Flags& flags) {
+  k3::Options options;
+  const auto given = [&](const char* name) { return flags.count(name) != 0; };
+  options.model = given("--model") ? flags.at("--model") : label_of(flags.at("--config"));
+  const std::filesystem::path modules =
+      given("--modules") ? std::filesystem::path(flags.at("--modules"))
+                         : std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern";
+  KERN_TRY(pinned, k3::pinned_modules(modules));
+  options.modules = std::move(pinned);
+  KERN_TRY(seqs, number(flags, "--max-seqs"));
+  KERN_TRY(ctx, number(flags, "--max-ctx"));
+  KERN_TRY(chunk, number(flags, "--chunk"));
+  KERN_TRY(pack, number(flags, "--pack"));
+  options.limits = {seqs, ctx, chunk, pack};
+  return options;
+}
+
+/// Verifies, then writes: no manifest leaves that a runtime would refuse.
+Result<void> save(const manifest::Manifest& manifest, const std::filesystem::path& path) {
+  auto verified = manifest::verify(manifest);
+  if (!verified)
+    return tl::unexpected<Error>(manifest::to_error(verified.error(), path.filename().string()));
+  return write_file(path, as_bytes(manifest::print(**verified)));
+}
+
+Result<void> save_stages(const Config& config, const k3::Options& options, const Flags& flags) {
+  KERN_TRY(whole, k3::prefill(config, options));
+  std::vector<int64_t> layers;
+  if (flags.count("--cut-at") != 0) {
+    KERN_TRY(given, numbers("--cut-at", flags.at("--cut-at")));
+    layers = std::move(given);
+  } else if (flags.count("--stages") != 0) {
+    KERN_TRY(count, number(flags, "--stages"));
+    if (*count == 1) return save(whole, std::filesystem::path(flags.at("-o")) / "stage0.json");
+    KERN_TRY(even, k3::even_cuts(config, *count));
+    layers = std::move(even);
+  } else {
+    return save(whole, flags.at("-o"));
+  }
+  KERN_TRY(cut, k3::stages(whole, layers));
+  for (size_t s = 0; s < cut.size(); ++s)
+    KERN_TRY_VOID(save(cut[s], std::filesystem::path(flags.at("-o")) / fmt::format("stage{}.json", s)));
+  return {};
+}
+
+Result<void> run(const std::string& command, const Flags& flags) {
+  KERN_TRY(text, read_file(flags.at("--config"), size_t{16} << 20));
+  KERN_TRY(config, k3::read_config(text));
+  KERN_TRY(options, options_of(flags));
+  if (command == "prefill") {
+    if (flags.count("--stages") + flags.count("--cut-at") > 0)
+      std::filesystem::create_directories(flags.at("-o"));
+    return save_stages(config, options, flags);
+  }
+  if (command == "one-rank") {
+    KERN_TRY(whole, k3::one_rank(config, options));
+    return save(whole, flags.at("-o"));
+  }
+  if (command == "decode") {
+    KERN_TRY(ranks, number(flags, "--ranks"));
+    if (!ranks) return fail(Kind::caller, "`--ranks`: is missing");
+    KERN_TRY(rank, k3::decode(config, options, *ranks));
+    return save(rank, flags.at("-o"));
+  }
+  return fail(Kind::caller, "`{}`: expected one-rank, prefill or decode", command);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  if (argc < 2 || std::string(argv[1]) == "--help") {
+    std::fputs(kUsage, argc < 2 ? stderr : stdout);
+    return argc < 2 ? 2 : 0;
+  }
+  const auto flags = parse_flags(argc, argv);
+  const auto done = flags ? run(argv[1], *flags) : Result<void>(tl::unexpected<Error>(flags.error()));
+  if (done) return 0;
+  std::fprintf(stderr, "k3-gen: %s\n", done.error().text().c_str());
+  return 1;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "k3-gen: %s\n", error.what());
+  return 1;
+}
