@@ -7,20 +7,40 @@ namespace k3 {
 m::CallArg buf(std::string name, int64_t offset_bytes) {
   return m::BufferArg{std::move(name), offset_bytes};
 }
-m::CallArg state(std::string name) { return m::StateArg{std::move(name), 0}; }
-m::CallArg var(std::string name) { return m::VarRef{std::move(name)}; }
-m::CallArg i32(int64_t value) { return m::Literal{m::Literal::Type::i32, value, 0}; }
+m::CallArg state(std::string name) {
+  return m::StateArg{std::move(name), 0};
+}
+m::CallArg var(std::string name) {
+  return m::VarRef{std::move(name)};
+}
+m::CallArg i32(int64_t value) {
+  return m::Literal{m::Literal::Type::i32, value, 0};
+}
 m::CallArg f32(double value) {
   return m::Literal{m::Literal::Type::f32, 0, static_cast<double>(static_cast<float>(value))};
 }
 
-m::ParamType in(m::Dtype dtype) { return m::ParamType::buffer(m::Direction::in, dtype); }
-m::ParamType out(m::Dtype dtype) { return m::ParamType::buffer(m::Direction::out, dtype); }
-m::ParamType inout(m::Dtype dtype) { return m::ParamType::buffer(m::Direction::inout, dtype); }
-m::ParamType in_state() { return m::ParamType::state(m::Direction::in); }
-m::ParamType inout_state() { return m::ParamType::state(m::Direction::inout); }
-m::ParamType p_i32() { return m::ParamType::scalar(m::ParamType::What::i32); }
-m::ParamType p_f32() { return m::ParamType::scalar(m::ParamType::What::f32); }
+m::ParamType in(m::Dtype dtype) {
+  return m::ParamType::buffer(m::Direction::in, dtype);
+}
+m::ParamType out(m::Dtype dtype) {
+  return m::ParamType::buffer(m::Direction::out, dtype);
+}
+m::ParamType inout(m::Dtype dtype) {
+  return m::ParamType::buffer(m::Direction::inout, dtype);
+}
+m::ParamType in_state() {
+  return m::ParamType::state(m::Direction::in);
+}
+m::ParamType inout_state() {
+  return m::ParamType::state(m::Direction::inout);
+}
+m::ParamType p_i32() {
+  return m::ParamType::scalar(m::ParamType::What::i32);
+}
+m::ParamType p_f32() {
+  return m::ParamType::scalar(m::ParamType::What::f32);
+}
 
 m::Launch launch(const std::string& module, const std::string& entry, std::vector<m::Expr> grid,
                  int64_t shared_bytes) {

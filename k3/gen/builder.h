@@ -17,8 +17,8 @@ namespace m = kern::manifest;
 /// Shorthand for an extent: a number or a var.
 struct Extent {
   m::Dim dim;
-  Extent(int64_t value) : dim(m::Dim::of(value)) {}                     // NOLINT: meant to convert
-  Extent(const char* var) : dim(m::Dim::of_var(std::string(var))) {}    // NOLINT
+  Extent(int64_t value) : dim(m::Dim::of(value)) {}                   // NOLINT: meant to convert
+  Extent(const char* var) : dim(m::Dim::of_var(std::string(var))) {}  // NOLINT
 };
 using Shape = std::initializer_list<Extent>;
 

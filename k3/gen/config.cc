@@ -142,8 +142,8 @@ int64_t Config::a_log_stored() const {
 }
 
 Result<void> check_config(const Config& config) {
-  const std::pair<const char*, int64_t> grouped[] = {{"routed_expert_hidden_size", config.latent},
-                                                     {"moe_intermediate_size", config.expert_inter}};
+  const std::pair<const char*, int64_t> grouped[] = {
+      {"routed_expert_hidden_size", config.latent}, {"moe_intermediate_size", config.expert_inter}};
   for (const auto& [name, value] : grouped)
     if (value % kMxGroup != 0)
       return fail(Kind::caller, "config: `{}`: expected a multiple of {}, got {}", name, kMxGroup,

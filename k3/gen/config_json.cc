@@ -44,8 +44,7 @@ ConfigJson::~ConfigJson() = default;
 
 Result<ConfigJson> ConfigJson::parse(std::string_view json) {
   auto document = std::make_unique<Document>();
-  const auto error =
-      document->parser.parse(json.data(), json.size(), true).get(document->fields);
+  const auto error = document->parser.parse(json.data(), json.size(), true).get(document->fields);
   if (error != simdjson::SUCCESS)
     return fail(Kind::caller, "config: not JSON: {}", simdjson::error_message(error));
   if (!document->fields.is_object()) return fail(Kind::caller, "config: expected an object");

@@ -13,7 +13,8 @@ namespace k3 {
 
 class ConfigJson {
  public:
-  /// Parses `json`; reads fields from its object `text_config` when there is one, else from the top.
+  /// Parses `json`; reads fields from its object `text_config` when there is one, else from the
+  /// top.
   static kern::Result<ConfigJson> parse(std::string_view json);
   ConfigJson(ConfigJson&&) noexcept;
   ~ConfigJson();

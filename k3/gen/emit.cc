@@ -111,8 +111,7 @@ void Emitter::inputs(bool snapshot) {
   if (line != nullptr) {
     add(input("lines", Dtype::i32, {m::Dim::of(1), seqs}, {}), index_into(*line, line->bytes));
     if (snapshot)
-      add(input("snapshot", Dtype::i32, {seqs}, m::Fill::snapshot),
-          index_into(*line, line->bytes));
+      add(input("snapshot", Dtype::i32, {seqs}, m::Fill::snapshot), index_into(*line, line->bytes));
   }
 }
 
@@ -140,22 +139,25 @@ void Emitter::layer(int64_t l, bool snapshot) {
   b_.label(fmt::format("layer.{}", l));
   mix(l, "self_attention_res", "input_layernorm", c_.bank_before(l));
   if (c_.is_push(l)) push(c_.bank_before(l));
-  if (c_.is_mla[l]) mla(l);
-  else kda(l, snapshot);
+  if (c_.is_mla[l])
+    mla(l);
+  else
+    kda(l, snapshot);
   land(c_.is_push(l));
   b_.label(fmt::format("layer.{}.mlp", l));
   mix(l, "mlp_res", "post_attention_layernorm", c_.bank_after(l));
-  if (c_.is_dense(l)) dense(l);
-  else moe(l);
+  if (c_.is_dense(l))
+    dense(l);
+  else
+    moe(l);
 }
 
 void Emitter::embed() {
   b_.weight("embed", Dtype::bf16, {c_.vocab, c_.hidden},
             {whole(global_tensor("model.embed_tokens.weight"))});
   b_.workspace("hidden", Dtype::bf16, {kTokens, c_.hidden});
-  b_.kernel_op("embed",
-               {in(Dtype::i32), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()}, "norm",
-               "kern_embed", {blocks_of(kTokens, 8)});
+  b_.kernel_op("embed", {in(Dtype::i32), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
+               "norm", "kern_embed", {blocks_of(kTokens, 8)});
   b_.label("embed");
   b_.call("embed", {buf("token"), buf("embed"), buf("hidden"), i32(c_.hidden), var(kTokens)});
 }
@@ -170,14 +172,14 @@ void Emitter::mix(int64_t layer, const std::string& which, const std::string& no
                   int64_t sources) {
   const int64_t width = c_.hidden;
   b_.workspace("normed", Dtype::bf16, {kTokens, width});
-  const std::string weight = norm_weight(
-      at(layer, norm), layer_tensor(layer, norm + ".weight"), width);
+  const std::string weight =
+      norm_weight(at(layer, norm), layer_tensor(layer, norm + ".weight"), width);
   if (sources == 0) {  // one source has weight one: only the norm is left
     b_.kernel_op("rms",
                  {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_i32(), p_i32()},
                  "norm", "kern_rms", {blocks_of(kTokens, 8)});
-    b_.call("rms", {buf("hidden"), buf(weight), buf("normed"), f32(c_.eps), i32(width),
-                    var(kTokens)});
+    b_.call("rms",
+            {buf("hidden"), buf(weight), buf("normed"), f32(c_.eps), i32(width), var(kTokens)});
     return;
   }
   const std::string op = fmt::format("mix_rms.{}", sources);
@@ -185,13 +187,13 @@ void Emitter::mix(int64_t layer, const std::string& which, const std::string& no
   params.insert(params.end(), {out(Dtype::bf16), p_f32(), p_i32(), p_i32(), p_i32()});
   params.insert(params.end(), sources, in(Dtype::bf16));
   b_.kernel_op(op, params, "norm", "kern_mix_rms", {blocks_of(kTokens, 4)}, width * 4);
-  const std::string score_norm = norm_weight(
-      at(layer, which + "_norm"), layer_tensor(layer, which + "_norm.weight"), width);
-  const std::string score_proj = norm_weight(
-      at(layer, which + "_proj"), layer_tensor(layer, which + "_proj.weight"), width);
-  std::vector<m::CallArg> args = {buf("hidden"), buf(score_norm), buf(score_proj), buf(weight),
-                                  buf("normed"), f32(c_.eps),     i32(width),      var(kTokens),
-                                  i32(sources)};
+  const std::string score_norm =
+      norm_weight(at(layer, which + "_norm"), layer_tensor(layer, which + "_norm.weight"), width);
+  const std::string score_proj =
+      norm_weight(at(layer, which + "_proj"), layer_tensor(layer, which + "_proj.weight"), width);
+  std::vector<m::CallArg> args = {buf("hidden"), buf(score_norm), buf(score_proj),
+                                  buf(weight),   buf("normed"),   f32(c_.eps),
+                                  i32(width),    var(kTokens),    i32(sources)};
   for (int64_t j = 0; j < sources; ++j) args.push_back(buf(fmt::format("bank.{}", j)));
   b_.call(op, std::move(args));
 }
@@ -229,8 +231,8 @@ void Emitter::allreduce(const std::string& buffer, int64_t width) {
     op.params = {inout(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64)};
     m::Launch launch;
     launch.entry = "extern:allreduce_f32";
-    launch.params = {{in(Dtype::f32), out(Dtype::f32),
-                      m::ParamType::scalar(m::ParamType::What::i64), p_i32()}};
+    launch.params = {
+        {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64), p_i32()}};
     launch.args = {{m::ParamRef{0}, m::ParamRef{0}, m::ParamRef{1}, m::RankRef{kGroup}}};
     op.launches.push_back(std::move(launch));
     b_.op(std::move(op));

@@ -1,7 +1,7 @@
 #pragma once
-/// Writes the model's computation into a manifest: declares what a layer needs and appends its calls.
-/// One Emitter serves every program of a manifest; buffers, weights and ops are shared between them.
-/// Thread safety: one thread.
+/// Writes the model's computation into a manifest: declares what a layer needs and appends its
+/// calls. One Emitter serves every program of a manifest; buffers, weights and ops are shared
+/// between them. Thread safety: one thread.
 
 #include <string>
 

@@ -21,10 +21,9 @@ void Emitter::head() {
       "output_attn_res_norm", global_tensor("model.output_attn_res_norm.weight"), width);
   const std::string score_proj = norm_weight(
       "output_attn_res_proj", global_tensor("model.output_attn_res_proj.weight"), width);
-  std::vector<m::CallArg> args = {buf("hidden"),     buf(score_norm), buf(score_proj),
-                                  buf(norm),         buf("cu_seqlens"), buf("head_in"),
-                                  f32(c_.eps),       i32(width),      var(kSeqs),
-                                  i32(sources)};
+  std::vector<m::CallArg> args = {buf("hidden"),     buf(score_norm), buf(score_proj), buf(norm),
+                                  buf("cu_seqlens"), buf("head_in"),  f32(c_.eps),     i32(width),
+                                  var(kSeqs),        i32(sources)};
   for (int64_t j = 0; j < sources; ++j) args.push_back(buf(fmt::format("bank.{}", j)));
   b_.label("head");
   b_.call("mix_rms_last", std::move(args));
@@ -42,8 +41,8 @@ void Emitter::head() {
                "gemm_bf16_tn_f32");
   const std::string own_logits = l_.ranks > 1 ? "own_logits" : "logits";
   if (l_.ranks > 1) b_.workspace(own_logits, Dtype::f32, {kSeqs, own});
-  b_.call("gemm_f32", {buf("head_in"), buf("lm_head"), buf(own_logits), var(kSeqs), i32(own),
-                       i32(width)});
+  b_.call("gemm_f32",
+          {buf("head_in"), buf("lm_head"), buf(own_logits), var(kSeqs), i32(own), i32(width)});
   if (l_.ranks > 1) {
     b_.workspace("logit_parts", Dtype::f32, {l_.ranks, kSeqs, own});
     const m::ParamType count = m::ParamType::scalar(m::ParamType::What::i64);
@@ -87,13 +86,12 @@ void Emitter::sample() {
   b_.workspace("order", Dtype::i32, {kSeqs, c_.vocab});
   const m::ParamType f = in(Dtype::f32), n = in(Dtype::i32), i = p_i32();
   b_.kernel_op("sample",
-               {f, f, f, n, f, in(Dtype::i64), n, out(Dtype::i32), out(Dtype::f32),
-                out(Dtype::i32), out(Dtype::f32), out(Dtype::i32), i, i, i},
+               {f, f, f, n, f, in(Dtype::i64), n, out(Dtype::i32), out(Dtype::f32), out(Dtype::i32),
+                out(Dtype::f32), out(Dtype::i32), i, i, i},
                "head", "kern_sample", {blocks_of(kSeqs, 1)});
   b_.call("sample", {buf("logits"), buf("temperature"), buf("top_p"), buf("top_k"), buf("min_p"),
-                     buf("seed"), buf("draw"), buf("next_token"), buf("logprob"),
-                     buf("top_tokens"), buf("top_logprobs"), buf("order"), i32(c_.vocab), i32(top),
-                     var(kSeqs)});
+                     buf("seed"), buf("draw"), buf("next_token"), buf("logprob"), buf("top_tokens"),
+                     buf("top_logprobs"), buf("order"), i32(c_.vocab), i32(top), var(kSeqs)});
 }
 
 }  // namespace k3

@@ -1,7 +1,6 @@
-#include "gen/emit.h"
-
 #include <cmath>
 
+#include "gen/emit.h"
 #include "gen/names.h"
 
 namespace k3 {
@@ -54,8 +53,8 @@ void Emitter::mla_ops() {
   const int64_t groups = (c_.heads + kHeadsABlock - 1) / kHeadsABlock;
   const int64_t group = (c_.heads + groups - 1) / groups;
   b_.kernel_op("mla_attend",
-               {w, in_state(), n, n, n, out(Dtype::f32), i, i, i, i, i, p_f32(), i, i, i, i},
-               "mla", "kern_mla_attend", {m::Expr::of_var(kTokens), m::Expr::constant(groups)},
+               {w, in_state(), n, n, n, out(Dtype::f32), i, i, i, i, i, p_f32(), i, i, i, i}, "mla",
+               "kern_mla_attend", {m::Expr::of_var(kTokens), m::Expr::constant(groups)},
                4 * (kPageTokens * c_.kv_lora + group * (kPageTokens + c_.kv_lora)));
   if (l_.ranks > 1 && b_.is_new_op("alltoall")) {
     m::Op op;
@@ -63,20 +62,19 @@ void Emitter::mla_ops() {
     op.params = {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64)};
     m::Launch launch;
     launch.entry = "extern:alltoall_f32";
-    launch.params = {{in(Dtype::f32), out(Dtype::f32),
-                      m::ParamType::scalar(m::ParamType::What::i64), i}};
+    launch.params = {
+        {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64), i}};
     launch.args = {{m::ParamRef{0}, m::ParamRef{1}, m::ParamRef{2}, m::RankRef{kGroup}}};
     op.launches.push_back(std::move(launch));
     b_.op(std::move(op));
   }
-  b_.kernel_op("mla_merge",
-               {in(Dtype::f32), w, w, out(Dtype::bf16), i, i, i, i, i, i, i, i, i}, "mla",
-               "kern_mla_merge",
-               {m::Expr::constant(c_.heads / l_.ranks), row_blocks}, kRowsABlock * c_.kv_lora * 2);
+  b_.kernel_op("mla_merge", {in(Dtype::f32), w, w, out(Dtype::bf16), i, i, i, i, i, i, i, i, i},
+               "mla", "kern_mla_merge", {m::Expr::constant(c_.heads / l_.ranks), row_blocks},
+               kRowsABlock * c_.kv_lora * 2);
 }
 
-/// Every rank attends with all heads over the positions it holds; the parts of a head then go to the
-/// rank that owns the head, which merges them in rank order.
+/// Every rank attends with all heads over the positions it holds; the parts of a head then go to
+/// the rank that owns the head, which merges them in rank order.
 void Emitter::mla(int64_t l) {
   const Columns columns(c_, l_.ranks);
   const std::string kv = fmt::format("kv.{}", l);
@@ -92,11 +90,10 @@ void Emitter::mla(int64_t l) {
   b_.workspace("partial", Dtype::f32, {kTokens, c_.hidden});
 
   gemm("normed", at(l, "mla_in"), "mla_in", columns.width, c_.hidden);
-  b_.call("mla_prep",
-          {buf("mla_in"), buf(at(l, "q_a_norm")), buf(at(l, "kv_a_norm")), buf("slot"),
-           buf("cu_seqlens"), buf("seq_len"), state(kv), buf("mla_q_lat"), i32(c_.q_lora),
-           i32(c_.kv_lora), i32(c_.rope), i32(columns.width), f32(c_.latent_eps), rank(),
-           i32(l_.ranks), var(kTokens), var(kSeqs)});
+  b_.call("mla_prep", {buf("mla_in"), buf(at(l, "q_a_norm")), buf(at(l, "kv_a_norm")), buf("slot"),
+                       buf("cu_seqlens"), buf("seq_len"), state(kv), buf("mla_q_lat"),
+                       i32(c_.q_lora), i32(c_.kv_lora), i32(c_.rope), i32(columns.width),
+                       f32(c_.latent_eps), rank(), i32(l_.ranks), var(kTokens), var(kSeqs)});
   gemm("mla_q_lat", at(l, "q_b"), "mla_q", q_width, c_.q_lora);
   b_.call("mla_absorb", {buf("mla_q"), buf(at(l, "kv_b")), buf("mla_q_abs"), i32(c_.heads),
                          i32(c_.nope), i32(c_.rope), i32(c_.v_dim), i32(c_.kv_lora), var(kTokens)});

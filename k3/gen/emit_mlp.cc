@@ -1,7 +1,6 @@
-#include "gen/emit.h"
-
 #include <algorithm>
 
+#include "gen/emit.h"
 #include "gen/names.h"
 
 namespace k3 {
@@ -37,9 +36,8 @@ void Emitter::situ_mlp(int64_t l, const std::string& tensors, int64_t inter,
             {cols_by_rank(layer_tensor(l, tensors + ".down_proj.weight"), inter, l_.ranks)});
   b_.workspace(name + "_in", Dtype::bf16, {kTokens, 2 * own});
   b_.workspace(name + "_act", Dtype::bf16, {kTokens, own});
-  b_.kernel_op("situ",
-               {in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_f32(), p_i32(), p_i32()}, "act",
-               "kern_situ", {blocks_of(kTokens, 4)});
+  b_.kernel_op("situ", {in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_f32(), p_i32(), p_i32()},
+               "act", "kern_situ", {blocks_of(kTokens, 4)});
   gemm("normed", at(l, name + "_in"), name + "_in", 2 * own, c_.hidden);
   b_.call("situ", {buf(name + "_in"), buf(name + "_act"), f32(c_.situ_beta),
                    f32(c_.situ_linear_beta), i32(own), var(kTokens)});
@@ -88,12 +86,33 @@ namespace {
 
 /// Places of the routed op's parameters.
 enum RoutedParam : int64_t {
-  kIds, kWeights, kZ, kW1, kS1, kW3, kS3, kW2, kS2, kPartial,
-  kExperts, kTopK, kRank, kWidth, kInter, kStride, kBeta, kLinearBeta, kRows
+  kIds,
+  kWeights,
+  kZ,
+  kW1,
+  kS1,
+  kW3,
+  kS3,
+  kW2,
+  kS2,
+  kPartial,
+  kExperts,
+  kTopK,
+  kRank,
+  kWidth,
+  kInter,
+  kStride,
+  kBeta,
+  kLinearBeta,
+  kRows
 };
 
-m::LaunchArg p(int64_t index) { return m::ParamRef{index}; }
-m::LaunchArg s(const char* name) { return m::ScratchRef{name}; }
+m::LaunchArg p(int64_t index) {
+  return m::ParamRef{index};
+}
+m::LaunchArg s(const char* name) {
+  return m::ScratchRef{name};
+}
 
 m::Launch with(m::Launch launch, std::vector<m::ParamType> params, std::vector<m::LaunchArg> args) {
   launch.params = std::move(params);
@@ -120,8 +139,7 @@ void Emitter::routed_op() {
                 {"y", Dtype::bf16, {rows, picks, m::Dim::of(latent)}}};
   const m::Expr experts = m::Expr::constant(own);
   op.launches = {
-      with(launch("moe", "kern_moe_plan", {}),
-           {n, out(Dtype::i32), out(Dtype::i32), i, i, i, i},
+      with(launch("moe", "kern_moe_plan", {}), {n, out(Dtype::i32), out(Dtype::i32), i, i, i, i},
            {p(kIds), s("first"), s("place"), p(kExperts), p(kTopK), p(kRank), p(kRows)}),
       with(launch("moe", "kern_moe_gather", {blocks_of(kTokens, 8)}),
            {h, n, out(Dtype::bf16), i, i, i},
@@ -172,12 +190,11 @@ void Emitter::moe(int64_t l) {
            i32(c_.latent), i32(c_.expert_inter), i32(back), f32(c_.situ_beta),
            f32(c_.situ_linear_beta), var(kTokens)});
   situ_mlp(l, "block_sparse_moe.shared_experts", c_.shared_inter, "shared");
-  b_.extern_op("gemm_f32_into",
-               {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), i, i, i, i},
+  b_.extern_op("gemm_f32_into", {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), i, i, i, i},
                "gemm_bf16_tn_f32");
-  b_.call("gemm_f32_into", {buf("shared_act"), buf(at(l, "shared_down")),
-                            buf("back", c_.latent * 4), var(kTokens), i32(c_.hidden), i32(shared),
-                            i32(back)});
+  b_.call("gemm_f32_into",
+          {buf("shared_act"), buf(at(l, "shared_down")), buf("back", c_.latent * 4), var(kTokens),
+           i32(c_.hidden), i32(shared), i32(back)});
   allreduce("back", back);
   b_.kernel_op("land_rms", {in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), f, i, i, i}, "norm",
                "kern_land_rms", {blocks_of(kTokens, 8)});

@@ -58,8 +58,10 @@ m::Program serving_program(const char* name, int64_t groups, bool one_row) {
   program.name = name;
   m::Batch batch;
   batch.groups = groups;
-  if (one_row) batch.rows = int64_t{1};
-  else batch.rows = std::string(kTokens);
+  if (one_row)
+    batch.rows = int64_t{1};
+  else
+    batch.rows = std::string(kTokens);
   program.batch = batch;
   return program;
 }
@@ -104,8 +106,7 @@ Result<std::vector<m::Module>> pinned_modules(const std::filesystem::path& dir) 
   for (const std::string family : kFamilies) {
     const std::string file = "kern-host-" + family + ".so";
     auto bytes = read_file(dir / file, kModuleBytesMax);
-    if (!bytes)
-      return fail(Kind::kernel_artifact, "module `{}`: {}", family, bytes.error().text());
+    if (!bytes) return fail(Kind::kernel_artifact, "module `{}`: {}", family, bytes.error().text());
     modules.push_back({family, file, to_hex(sha256(as_bytes(*bytes)))});
   }
   return modules;
@@ -119,8 +120,9 @@ Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   layout.ctx_max = bounds.ctx;
   layout.logits_output = true;
   const bool snapshot = has_kda(config);
-  Builder builder(base(config, options, "one rank, prefill and decode",
-                       snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
+  Builder builder(
+      base(config, options, "one rank, prefill and decode",
+           snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
   Emitter emitter(config, layout, builder);
   emitter.declare(snapshot);
   builder.program(serving_program("prefill", bounds.pack, false));
@@ -137,8 +139,9 @@ Result<m::Manifest> prefill(const Config& config, const Options& options) {
   layout.seqs_max = bounds.pack;
   layout.ctx_max = bounds.ctx;
   const bool snapshot = has_kda(config);
-  Builder builder(base(config, options, "prefill",
-                       snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
+  Builder builder(
+      base(config, options, "prefill",
+           snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
   Emitter emitter(config, layout, builder);
   emitter.declare(snapshot);
   builder.program(serving_program("prefill", bounds.pack, false));

@@ -36,12 +36,13 @@ kern::Result<kern::manifest::Manifest> one_rank(const Config& config, const Opti
 /// The whole prefill program, to be cut into stages.
 kern::Result<kern::manifest::Manifest> prefill(const Config& config, const Options& options);
 /// One decode rank of `ranks`; every rank loads the same manifest.
-kern::Result<kern::manifest::Manifest> decode(const Config& config, const Options& options, int64_t ranks);
+kern::Result<kern::manifest::Manifest> decode(const Config& config, const Options& options,
+                                              int64_t ranks);
 
 /// The layers at which `stages` even stages start, the first left out.
 kern::Result<std::vector<int64_t>> even_cuts(const Config& config, int64_t stages);
 /// Cuts a whole prefill manifest before the given layers.
 kern::Result<std::vector<kern::manifest::Manifest>> stages(const kern::manifest::Manifest& whole,
-                                               const std::vector<int64_t>& layers);
+                                                           const std::vector<int64_t>& layers);
 
 }  // namespace k3

@@ -27,9 +27,9 @@ constexpr const char* kUsage =
 using Flags = std::map<std::string, std::string>;
 
 Result<Flags> parse_flags(int argc, char** argv) {
-  static constexpr const char* kKnown[] = {"--config", "--device", "-o", "--out", "--modules",
-                                           "--model", "--max-seqs", "--max-ctx", "--chunk",
-                                           "--pack", "--stages", "--cut-at", "--ranks"};
+  static constexpr const char* kKnown[] = {
+      "--config",  "--device", "-o",     "--out",    "--modules", "--model", "--max-seqs",
+      "--max-ctx", "--chunk",  "--pack", "--stages", "--cut-at",  "--ranks"};
   Flags flags;
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
@@ -81,8 +81,9 @@ Result<k3::Options> options_of(const Flags& flags) {
   const auto given = [&](const char* name) { return flags.count(name) != 0; };
   options.model = given("--model") ? flags.at("--model") : label_of(flags.at("--config"));
   const std::filesystem::path modules =
-      given("--modules") ? std::filesystem::path(flags.at("--modules"))
-                         : std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern";
+      given("--modules")
+          ? std::filesystem::path(flags.at("--modules"))
+          : std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern";
   KERN_TRY(pinned, k3::pinned_modules(modules));
   options.modules = std::move(pinned);
   KERN_TRY(seqs, number(flags, "--max-seqs"));
@@ -117,7 +118,8 @@ Result<void> save_stages(const Config& config, const k3::Options& options, const
   }
   KERN_TRY(cut, k3::stages(whole, layers));
   for (size_t s = 0; s < cut.size(); ++s)
-    KERN_TRY_VOID(save(cut[s], std::filesystem::path(flags.at("-o")) / fmt::format("stage{}.json", s)));
+    KERN_TRY_VOID(
+        save(cut[s], std::filesystem::path(flags.at("-o")) / fmt::format("stage{}.json", s)));
   return {};
 }
 
@@ -151,7 +153,8 @@ int main(int argc, char** argv) try {
     return argc < 2 ? 2 : 0;
   }
   const auto flags = parse_flags(argc, argv);
-  const auto done = flags ? run(argv[1], *flags) : Result<void>(tl::unexpected<Error>(flags.error()));
+  const auto done =
+      flags ? run(argv[1], *flags) : Result<void>(tl::unexpected<Error>(flags.error()));
   if (done) return 0;
   std::fprintf(stderr, "k3-gen: %s\n", done.error().text().c_str());
   return 1;

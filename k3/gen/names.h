@@ -10,7 +10,9 @@ namespace k3 {
 
 inline constexpr std::string_view kRoot = "language_model.";
 
-inline std::string global_tensor(std::string_view name) { return fmt::format("{}{}", kRoot, name); }
+inline std::string global_tensor(std::string_view name) {
+  return fmt::format("{}{}", kRoot, name);
+}
 
 inline std::string layer_tensor(int64_t layer, std::string_view name) {
   return fmt::format("{}model.layers.{}.{}", kRoot, layer, name);

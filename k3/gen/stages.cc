@@ -1,7 +1,6 @@
-#include "gen/generate.h"
-
 #include <fmt/format.h>
 
+#include "gen/generate.h"
 #include "kern/manifest/cut.h"
 #include "kern/manifest/verify.h"
 

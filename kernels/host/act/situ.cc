@@ -1,7 +1,8 @@
 // The gated activation of every MLP.
 //
 // kern_situ:  out = bf( beta tanh(g / beta) sigmoid(g) * linear_beta tanh(u / linear_beta) )
-//   in bf16 [rows, 2 * width] (g | u); out bf16 [rows, width]; f32 beta, linear_beta; i32 width, rows
+//   in bf16 [rows, 2 * width] (g | u); out bf16 [rows, width]; f32 beta, linear_beta; i32 width,
+//   rows
 //
 // grid: [any, 1, 1], the rows are divided over it. shared: 0.
 // Rounding points: f32 inside, one rounding.

@@ -48,7 +48,8 @@ inline Span share_of(const kern_block* where, int axis, int64_t count) {
   return {count * index / blocks, count * (index + 1) / blocks};
 }
 
-/// The sequence that row `row` belongs to; `ends` are the prefix sums [0, rows of 0, rows of 0 and 1…].
+/// The sequence that row `row` belongs to; `ends` are the prefix sums [0, rows of 0, rows of 0 and
+/// 1…].
 inline int64_t sequence_of(const int32_t* cu_seqlens, int64_t seqs, int64_t row) {
   return std::upper_bound(cu_seqlens + 1, cu_seqlens + seqs, row) - (cu_seqlens + 1);
 }

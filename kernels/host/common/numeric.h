@@ -13,7 +13,9 @@ namespace kern::host {
 
 using bf16 = uint16_t;  ///< raw bits
 
-inline float to_f32(bf16 value) { return std::bit_cast<float>(uint32_t{value} << 16); }
+inline float to_f32(bf16 value) {
+  return std::bit_cast<float>(uint32_t{value} << 16);
+}
 
 /// Nearest even; a NaN stays a NaN.
 inline bf16 to_bf16(float value) {
@@ -24,7 +26,9 @@ inline bf16 to_bf16(float value) {
 }
 
 /// `value` rounded to bf16 and back.
-inline float through_bf16(float value) { return to_f32(to_bf16(value)); }
+inline float through_bf16(float value) {
+  return to_f32(to_bf16(value));
+}
 
 // ---- sums ----
 
@@ -51,8 +55,8 @@ struct One {
   float operator()(const bf16* p, int64_t i) const { return to_f32(p[i]); }
 };
 
-/// Sum over i < n of term(at, i), where the term reads its operands with `at(p, i)` and works on one
-/// value or four alike. Term i goes to lane i mod 16; the lanes are added as a fixed tree.
+/// Sum over i < n of term(at, i), where the term reads its operands with `at(p, i)` and works on
+/// one value or four alike. Term i goes to lane i mod 16; the lanes are added as a fixed tree.
 template <class Term>
 inline float lane_sum(int64_t n, Term term) {
   F4 quads[4] = {};
@@ -76,9 +80,9 @@ inline float dot(const A* a, const B* b, int64_t n) {
 
 namespace detail {
 inline constexpr float kLog2E = 1.44269504F;
-inline constexpr float kLn2High = 0.693359375F;         // 9 bits: n * high is exact
-inline constexpr float kLn2Low = -2.12194440e-4F;       // ln 2 - high
-inline constexpr float kRoundToInteger = 12582912.0F;   // 1.5 * 2^23
+inline constexpr float kLn2High = 0.693359375F;        // 9 bits: n * high is exact
+inline constexpr float kLn2Low = -2.12194440e-4F;      // ln 2 - high
+inline constexpr float kRoundToInteger = 12582912.0F;  // 1.5 * 2^23
 
 /// x = n ln 2 + r, |r| <= ln 2 / 2. For |x| < 2^21.
 struct Reduced {
@@ -114,9 +118,13 @@ inline float exp_f32(float x) {
   return x < -87.3F ? 0.0F : high;
 }
 
-inline float sigmoid(float x) { return 1.0F / (1.0F + exp_f32(-x)); }
+inline float sigmoid(float x) {
+  return 1.0F / (1.0F + exp_f32(-x));
+}
 
-inline float silu(float x) { return x / (1.0F + exp_f32(-x)); }
+inline float silu(float x) {
+  return x / (1.0F + exp_f32(-x));
+}
 
 /// tanh x within 4 ulp, small arguments included: em1 / (em1 + 2) with em1 = e^(2|x|) - 1.
 inline float tanh_f32(float x) {

@@ -1,15 +1,15 @@
 // The next token of each sequence, with its log probability and the likeliest alternatives.
 //
 // kern_sample, per sequence:
-//   temperature 0: the largest logit, the lower index among equals. Otherwise over logits / temperature:
-//   keep the top_k largest (0: all), of those the shortest prefix whose share of the kept mass reaches
-//   top_p, of those the ones of at least min_p times the largest probability; draw one with
-//   u = bits(seed, draw) / 2^53, the candidates largest first (lower index among equals).
-//   logprob = log softmax of the raw logits at the token; top_* the `top` largest logits likewise.
-//   in f32 [seqs, vocab] logits; in f32 [seqs] temperature; in f32 [seqs] top_p; in i32 [seqs] top_k;
-//   in f32 [seqs] min_p; in i64 [seqs] seed; in i32 [seqs] draw; out i32 [seqs] token;
-//   out f32 [seqs] logprob; out i32 [seqs, top] top_tokens; out f32 [seqs, top] top_logprobs;
-//   out i32 [seqs, vocab] order (work space); i32 vocab, top, seqs
+//   temperature 0: the largest logit, the lower index among equals. Otherwise over logits /
+//   temperature: keep the top_k largest (0: all), of those the shortest prefix whose share of the
+//   kept mass reaches top_p, of those the ones of at least min_p times the largest probability;
+//   draw one with u = bits(seed, draw) / 2^53, the candidates largest first (lower index among
+//   equals). logprob = log softmax of the raw logits at the token; top_* the `top` largest logits
+//   likewise. in f32 [seqs, vocab] logits; in f32 [seqs] temperature; in f32 [seqs] top_p; in i32
+//   [seqs] top_k; in f32 [seqs] min_p; in i64 [seqs] seed; in i32 [seqs] draw; out i32 [seqs]
+//   token; out f32 [seqs] logprob; out i32 [seqs, top] top_tokens; out f32 [seqs, top]
+//   top_logprobs; out i32 [seqs, vocab] order (work space); i32 vocab, top, seqs
 // grid: [any, 1, 1], the sequences are divided over it. shared: 0.
 // Rounding points: probabilities and their sums are f64, from f32 logits.
 // A row with a NaN or +infinity gives token -1, logprobs 0 and top_tokens -1.
@@ -37,7 +37,8 @@ double uniform(uint64_t seed, uint32_t draw) {
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
     return z ^ (z >> 31);
   };
-  const uint64_t bits = mix(mix(seed + 0x9E3779B97F4A7C15ULL) + (draw + 1ULL) * 0xD1342543DE82EF95ULL);
+  const uint64_t bits =
+      mix(mix(seed + 0x9E3779B97F4A7C15ULL) + (draw + 1ULL) * 0xD1342543DE82EF95ULL);
   return static_cast<double>(bits >> 11) * 0x1.0p-53;
 }
 
@@ -62,9 +63,10 @@ class Row {
   int32_t at(int64_t i) {
     while (i >= sorted_) {
       const int64_t more = std::min(vocab_, std::max<int64_t>(64, sorted_ * 4));
-      std::partial_sort(order_ + sorted_, order_ + more, order_ + vocab_, [&](int32_t a, int32_t b) {
-        return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
-      });
+      std::partial_sort(order_ + sorted_, order_ + more, order_ + vocab_,
+                        [&](int32_t a, int32_t b) {
+                          return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
+                        });
       sorted_ = more;
     }
     return order_[i];
@@ -99,8 +101,10 @@ struct Kept {
 Kept keep(Row& row, const Settings& s, int64_t vocab) {
   int64_t limit = s.top_k > 0 ? std::min(s.top_k, vocab) : vocab;
   double mass = 0;
-  if (limit == vocab) mass = row.total(s.temperature);
-  else for (int64_t i = 0; i < limit; ++i) mass += row.weight(row.at(i), s.temperature);
+  if (limit == vocab)
+    mass = row.total(s.temperature);
+  else
+    for (int64_t i = 0; i < limit; ++i) mass += row.weight(row.at(i), s.temperature);
   Kept kept{0, 0};
   for (int64_t i = 0; i < limit; ++i) {
     const double weight = row.weight(row.at(i), s.temperature);

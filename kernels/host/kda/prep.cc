@@ -1,20 +1,19 @@
 // What the delta rule reads, for every row: convolved and normalised q, k, v, the decay and beta.
 //
 // kern_kda_prep, per row t and channel c = head * dim + d, u the projections, w the taps:
-//   y[c] = sum_{i < taps} w[c][i] * u_{t - taps + 1 + i}[c]   inputs before the call: the line's window
-//   q, k, v = bf(y * sigmoid(y))
-//   q = q / (sum_d q^2 + l2_eps)^1/2 * q_scale,  k = k / (sum_d k^2 + l2_eps)^1/2
-//   alpha[c] = exp( lower_bound * sigmoid( exp(a_log[head]) * (r[c] + dt_bias[c]) ) )
-//   beta[head] = sigmoid(b[head])
+//   y[c] = sum_{i < taps} w[c][i] * u_{t - taps + 1 + i}[c]   inputs before the call: the line's
+//   window q, k, v = bf(y * sigmoid(y)) q = q / (sum_d q^2 + l2_eps)^1/2 * q_scale,  k = k / (sum_d
+//   k^2 + l2_eps)^1/2 alpha[c] = exp( lower_bound * sigmoid( exp(a_log[head]) * (r[c] + dt_bias[c])
+//   ) ) beta[head] = sigmoid(b[head])
 // params:
-//   in bf16 [rows, x_stride] x: columns q | k | v (heads * dim each), beta's b from column b_column;
-//   in bf16 [rows, heads * dim] r; in f32 [heads * dim, taps] conv_q, conv_k, conv_v;
-//   in f32 [heads] a_log; in f32 [heads * dim] dt_bias; in state; in i32 [seqs] lines; in i32 cu_seqlens;
-//   out f32 [rows, heads * dim] q, k, v, alpha; out f32 [rows, heads] beta;
-//   i32 heads, dim, taps, x_stride, b_column; f32 lower_bound, l2_eps, q_scale; i32 rows, seqs
+//   in bf16 [rows, x_stride] x: columns q | k | v (heads * dim each), beta's b from column
+//   b_column; in bf16 [rows, heads * dim] r; in f32 [heads * dim, taps] conv_q, conv_k, conv_v; in
+//   f32 [heads] a_log; in f32 [heads * dim] dt_bias; in state; in i32 [seqs] lines; in i32
+//   cu_seqlens; out f32 [rows, heads * dim] q, k, v, alpha; out f32 [rows, heads] beta; i32 heads,
+//   dim, taps, x_stride, b_column; f32 lower_bound, l2_eps, q_scale; i32 rows, seqs
 // grid: [any, 1, 1], the rows are divided over it. shared: 0.
-// Rounding points: the convolution and SiLU are f32 with one rounding to bf16; from there on f32: the
-// normalised q and k are not rounded, nor are decay and beta.
+// Rounding points: the convolution and SiLU are f32 with one rounding to bf16; from there on f32:
+// the normalised q and k are not rounded, nor are decay and beta.
 
 #include "common/args.h"
 #include "common/numeric.h"
@@ -91,8 +90,8 @@ extern "C" void kern_kda_prep(const kern_block* where, void* const* raw) {
     for (int64_t head = 0; head < heads; ++head) {
       const float rate = exp_f32(a_log[head]);
       for (int64_t c = head * dim; c < (head + 1) * dim; ++c)
-        alpha[row * inner + c] = exp_f32(
-            lower_bound * sigmoid(rate * (to_f32(r[row * inner + c]) + dt_bias[c])));
+        alpha[row * inner + c] =
+            exp_f32(lower_bound * sigmoid(rate * (to_f32(r[row * inner + c]) + dt_bias[c])));
       beta[row * heads + head] = sigmoid(to_f32(prep.x[row * prep.x_stride + b_column + head]));
     }
   }

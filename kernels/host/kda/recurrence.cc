@@ -6,7 +6,8 @@
 //   in f32 [rows, heads * dim] q, k, v, alpha; in f32 [rows, heads] beta; inout state;
 //   in i32 [seqs] lines; in i32 cu_seqlens; out f32 [rows, heads * dim] o;
 //   i32 heads, dim, taps
-// kern_kda_recurrence_snapshot: the same, and S at the last multiple of `boundary` positions inside the
+// kern_kda_recurrence_snapshot: the same, and S at the last multiple of `boundary` positions inside
+// the
 //   call also goes to line snapshot[seq] unless that is 0; after taps come
 //   in i32 [seqs] snapshot, seq_len; i32 boundary
 // grid: [seqs, heads, 1].
@@ -104,8 +105,8 @@ struct Windows {
       bf16* fresh = line.window(state, to, stream);
       for (int64_t tap = 0; tap < kept; ++tap) {
         const int64_t at = rows - kept + tap;  // row of the call; negative: still in the window
-        const bf16* source = at >= 0 ? x + (first + at) * x_stride + stream * inner
-                                     : old + (kept + at) * inner;
+        const bf16* source =
+            at >= 0 ? x + (first + at) * x_stride + stream * inner : old + (kept + at) * inner;
         std::memmove(fresh + tap * inner, source, inner * sizeof(bf16));
       }
     }

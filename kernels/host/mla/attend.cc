@@ -8,9 +8,10 @@
 //   i32 heads, kv_lora, rope, page_tokens, table_width; f32 scale; i32 rank, ranks, rows, seqs
 // grid: [any, groups, 1]: rows are divided over x, heads over y.
 // shared: 4 * (page_tokens * kv_lora + G * (page_tokens + kv_lora)), G = ceil(heads / groups).
-// Rounding points: products of bf16 are summed in f32 (the matrix product's order for scores, position
-// order for the latent sum, one rescale a page); p is not rounded. Pages are visited from position 0, so
-// a row's bits do not depend on the call's cut or company. G is at most 256, page_tokens 1024.
+// Rounding points: products of bf16 are summed in f32 (the matrix product's order for scores,
+// position order for the latent sum, one rescale a page); p is not rounded. Pages are visited from
+// position 0, so a row's bits do not depend on the call's cut or company. G is at most 256,
+// page_tokens 1024.
 
 #include "mla/cache.h"
 
@@ -18,8 +19,8 @@ using namespace kern::host;
 
 namespace {
 
-constexpr int64_t kPageMax = 1024;   // tokens of a page
-constexpr int64_t kGroupMax = 256;   // heads of a block
+constexpr int64_t kPageMax = 1024;  // tokens of a page
+constexpr int64_t kGroupMax = 256;  // heads of a block
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
 struct Attend {
@@ -47,8 +48,9 @@ struct Attend {
     for (; j + 4 <= count; j += 4) {
       const float* l = latent + j * kv_lora;
       for (int64_t c = 0; c < kv_lora; ++c)
-        sum[c] = (((sum[c] + p[j] * l[c]) + p[j + 1] * l[kv_lora + c]) +
-                  p[j + 2] * l[2 * kv_lora + c]) + p[j + 3] * l[3 * kv_lora + c];
+        sum[c] =
+            (((sum[c] + p[j] * l[c]) + p[j + 1] * l[kv_lora + c]) + p[j + 2] * l[2 * kv_lora + c]) +
+            p[j + 3] * l[3 * kv_lora + c];
     }
     for (; j < count; ++j)
       for (int64_t c = 0; c < kv_lora; ++c) sum[c] += p[j] * latent[j * kv_lora + c];
@@ -97,8 +99,7 @@ extern "C" void kern_mla_attend(const kern_block* where, void* const* raw) {
   float most[kGroupMax], total[kGroupMax];
   for (int64_t row = mine.first; row < mine.last; ++row) {
     const int64_t seq = sequence_of(cu_seqlens, seqs, row);
-    const int64_t held =
-        positions_held(position_of(cu_seqlens, seq_len, seq, row), rank, ranks);
+    const int64_t held = positions_held(position_of(cu_seqlens, seq_len, seq, row), rank, ranks);
     std::fill(attend.sums, attend.sums + count * attend.kv_lora, 0.0F);
     std::fill(most, most + count, kNone);
     std::fill(total, total + count, 0.0F);

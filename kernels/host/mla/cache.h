@@ -1,7 +1,7 @@
 #pragma once
 /// One layer's latent cache: pages of page_tokens rows, each kv_lora latent values then `rope`
-/// unrotated key values, bf16. Of a cache sharded by position, rank r of R holds position p (p mod R
-/// = r) as its row p div R; page tables and slots are the rank's own.
+/// unrotated key values, bf16. Of a cache sharded by position, rank r of R holds position p (p mod
+/// R = r) as its row p div R; page tables and slots are the rank's own.
 
 #include <cstdint>
 

@@ -67,8 +67,7 @@ extern "C" void kern_mla_merge(const kern_block* where, void* const* raw) {
   const Span mine = share_of(where, 1, merge.rows);
   for (int64_t base = mine.first; base < mine.last; base += kRows) {
     const int64_t count = std::min(kRows, mine.last - base);
-    for (int64_t i = 0; i < count; ++i)
-      merge.latent(head, base + i, latent + i * merge.kv_lora);
+    for (int64_t i = 0; i < count; ++i) merge.latent(head, base + i, latent + i * merge.kv_lora);
     bf16* out = y + (base * merge.heads + head) * v;
     where->services->gemm_bf16_tn(latent, w_uv, out, count, v, merge.kv_lora, merge.heads * v,
                                   merge.kv_lora);

@@ -1,28 +1,31 @@
 // The routed experts of one rank: rows are grouped by expert, each weight is expanded once a use.
 // One op, five launches; experts are the rank's own, rank * experts … rank * experts + experts - 1.
 //
-// kern_moe_plan:    place[row, i] = position of that pick among all local picks, by expert then row; -1
+// kern_moe_plan:    place[row, i] = position of that pick among all local picks, by expert then
+// row; -1
 //   when the expert is another rank's; first[e] = position of expert e's first pick
 //   in i32 [rows, top_k] ids; out i32 [experts + 1] first; out i32 [rows, top_k] place;
-//   i32 experts, top_k, rank, rows                                         grid: [1, 1, 1], shared 0
+//   i32 experts, top_k, rank, rows                                         grid: [1, 1, 1], shared
+//   0
 // kern_moe_gather:  x[place] = z[row]
 //   in bf16 [rows, width] z; in i32 place; out bf16 [rows, top_k, width] x; i32 width, top_k, rows
 //   grid: [any, 1, 1], rows divided over it, shared 0
 // kern_moe_up:      act[p] = bf(situ(W1 x[p], W3 x[p]))
-//   in bf16 x; in i32 first; in u8 [experts, inter, width / 2] w1; in u8 [experts, inter, width / 32] s1;
-//   in w3, s3 likewise; out bf16 [rows, top_k, inter] act; out bf16 [rows, top_k, inter] up;
-//   i32 width, inter; f32 beta, linear_beta
-//   grid: [experts, tiles, 1]: tiles of rows of W; shared: ceil(inter / tiles) * width * 2
+//   in bf16 x; in i32 first; in u8 [experts, inter, width / 2] w1; in u8 [experts, inter, width /
+//   32] s1; in w3, s3 likewise; out bf16 [rows, top_k, inter] act; out bf16 [rows, top_k, inter]
+//   up; i32 width, inter; f32 beta, linear_beta grid: [experts, tiles, 1]: tiles of rows of W;
+//   shared: ceil(inter / tiles) * width * 2
 // kern_moe_down:    y[p] = W2 act[p]
-//   in bf16 act; in i32 first; in u8 [experts, width, inter / 2] w2; in u8 [experts, width, inter / 32] s2;
-//   out bf16 [rows, top_k, width] y; i32 width, inter
-//   grid: [experts, tiles, 1]; shared: ceil(width / tiles) * inter * 2
+//   in bf16 act; in i32 first; in u8 [experts, width, inter / 2] w2; in u8 [experts, width, inter /
+//   32] s2; out bf16 [rows, top_k, width] y; i32 width, inter grid: [experts, tiles, 1]; shared:
+//   ceil(width / tiles) * inter * 2
 // kern_moe_combine: partial[row] = sum over local picks, in ascending expert order, of weight * y
-//   in bf16 y; in i32 place; in f32 [rows, top_k] weights; out f32 [rows, stride] partial (its own first
-//   `width` columns); i32 width, top_k, stride, rows                      grid: [any, 1, 1], shared 0
+//   in bf16 y; in i32 place; in f32 [rows, top_k] weights; out f32 [rows, stride] partial (its own
+//   first `width` columns); i32 width, top_k, stride, rows                      grid: [any, 1, 1],
+//   shared 0
 //
-// Rounding points: W1 x and W3 x round to bf16, situ once, W2 act to bf16; the weighted sum stays f32 and
-// is rounded where it lands, after all ranks' parts are summed.
+// Rounding points: W1 x and W3 x round to bf16, situ once, W2 act to bf16; the weighted sum stays
+// f32 and is rounded where it lands, after all ranks' parts are summed.
 
 #include "common/args.h"
 #include "moe/mxfp4.h"
@@ -109,8 +112,8 @@ extern "C" void kern_moe_up(const kern_block* where, void* const* raw) {
   w3.multiply(where, expert, mine, x + from * width, up + from * inter, count);
   for (int64_t p = from; p < from + count; ++p)
     for (int64_t i = mine.first; i < mine.last; ++i)
-      act[p * inter + i] = to_bf16(
-          situ(to_f32(act[p * inter + i]), to_f32(up[p * inter + i]), beta, linear_beta));
+      act[p * inter + i] =
+          to_bf16(situ(to_f32(act[p * inter + i]), to_f32(up[p * inter + i]), beta, linear_beta));
 }
 
 extern "C" void kern_moe_down(const kern_block* where, void* const* raw) {

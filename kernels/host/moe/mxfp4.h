@@ -1,7 +1,7 @@
 #pragma once
-/// MXFP4 weights: byte j of a row holds element 2j in its low nibble and 2j + 1 in its high one, each
-/// sign | E2M1 magnitude; one E8M0 byte a 32 elements multiplies by 2^(byte - 127), 255 is NaN.
-/// Every value is exact in bf16 except where the exponent underflows.
+/// MXFP4 weights: byte j of a row holds element 2j in its low nibble and 2j + 1 in its high one,
+/// each sign | E2M1 magnitude; one E8M0 byte a 32 elements multiplies by 2^(byte - 127), 255 is
+/// NaN. Every value is exact in bf16 except where the exponent underflows.
 
 #include <cstdint>
 

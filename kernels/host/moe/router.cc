@@ -2,9 +2,10 @@
 //
 // kern_router, per row:
 //   s = sigmoid(logits);  the top_k experts by s + bias, the lower index first among equals
-//   weight_e = s_e / (sum over chosen of s + 1e-20) * scaling     (without renormalize: s_e * scaling)
-//   in f32 [rows, experts] logits; in f32 [experts] bias; out i32 [rows, top_k] ids, ascending;
-//   out f32 [rows, top_k] weights; i32 experts, top_k, renormalize; f32 scaling; i32 rows
+//   weight_e = s_e / (sum over chosen of s + 1e-20) * scaling     (without renormalize: s_e *
+//   scaling) in f32 [rows, experts] logits; in f32 [experts] bias; out i32 [rows, top_k] ids,
+//   ascending; out f32 [rows, top_k] weights; i32 experts, top_k, renormalize; f32 scaling; i32
+//   rows
 // grid: [any, 1, 1], the rows are divided over it. shared: experts * 4. top_k is at most 64.
 // Rounding points: none, f32; the sum of the chosen runs in ascending expert order.
 // A NaN score never wins over a number; a row of NaNs chooses 0 … top_k - 1 with NaN weights.

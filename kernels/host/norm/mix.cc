@@ -7,15 +7,16 @@
 //   a = bf(sum_j p_j V_j), j ascending;  out = bf(w * bf(a * (mean(a^2) + eps)^-1/2))
 //
 // kern_mix_rms:       one output row a stream row
-//   in bf16 [rows, width] stream; in bf16 [width] score_norm, score_proj, w; out bf16 [rows, width];
-//   f32 eps; i32 width, rows, n; then n times in bf16 [rows, width] bank
+//   in bf16 [rows, width] stream; in bf16 [width] score_norm, score_proj, w; out bf16 [rows,
+//   width]; f32 eps; i32 width, rows, n; then n times in bf16 [rows, width] bank
 // kern_mix_rms_last:  only the last row of each sequence, packed
 //   in bf16 [rows, width] stream; in bf16 [width] score_norm, score_proj, w; in i32 cu_seqlens;
 //   out bf16 [seqs, width]; f32 eps; i32 width, seqs, n; then n times in bf16 [rows, width] bank
 //
 // grid: [any, 1, 1], the rows are divided over it. shared: width * 4.
 // n is at most 32 (kSourcesMax - 1).
-// Rounding points: the product score_norm * score_proj stays f32; the mix rounds once, before its norm.
+// Rounding points: the product score_norm * score_proj stays f32; the mix rounds once, before its
+// norm.
 
 #include "common/args.h"
 #include "common/numeric.h"

@@ -13,7 +13,8 @@
 //   inout bf16 [rows, width] stream; i32 stride, width, rows
 //
 // grid: [any, 1, 1], the rows are divided over it. shared: 0.
-// Rounding points: a partial sum is rounded once, when all ranks' parts are in it; every add rounds.
+// Rounding points: a partial sum is rounded once, when all ranks' parts are in it; every add
+// rounds.
 
 #include "common/args.h"
 #include "common/numeric.h"
@@ -72,7 +73,6 @@ extern "C" void kern_land_moe(const kern_block* where, void* const* raw) {
     const float* shared = partial + row * stride;
     bf16* to = stream + row * width;
     for (int64_t i = 0; i < width; ++i)
-      to[i] = to_bf16(to_f32(to[i]) +
-                      through_bf16(to_f32(from[i]) + through_bf16(shared[i])));
+      to[i] = to_bf16(to_f32(to[i]) + through_bf16(to_f32(from[i]) + through_bf16(shared[i])));
   }
 }
