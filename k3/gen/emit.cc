@@ -133,19 +133,22 @@ void Emitter::program(bool snapshot) {
   head();
 }
 
-/// P is the stream `hidden`; the bank's rows are `bank.0` …; every sublayer adds into P once all
-/// ranks' parts are summed, so nothing is pending at a layer's first call.
+/// P is `hidden` at a layer's first call and `mid` after its attention, never changed in place; the
+/// bank's rows are `bank.0` …. All ranks' parts are summed before an add, so nothing is pending.
 void Emitter::layer(int64_t l, bool snapshot) {
   b_.label(fmt::format("layer.{}", l));
-  mix(l, "self_attention_res", "input_layernorm", c_.bank_before(l));
+  mix(l, {"hidden", "self_attention_res", "input_layernorm"}, c_.bank_before(l));
   if (c_.is_push(l)) push(c_.bank_before(l));
   if (c_.is_mla[l])
     mla(l);
   else
     kda(l, snapshot);
-  land(c_.is_push(l));
+  if (c_.is_push(l))
+    land();
+  else
+    land_add("hidden", "mid");
   b_.label(fmt::format("layer.{}.mlp", l));
-  mix(l, "mlp_res", "post_attention_layernorm", c_.bank_after(l));
+  mix(l, {"mid", "mlp_res", "post_attention_layernorm"}, c_.bank_after(l));
   if (c_.is_dense(l))
     dense(l);
   else
@@ -168,8 +171,8 @@ std::string Emitter::norm_weight(const std::string& name, const std::string& ten
   return name;
 }
 
-void Emitter::mix(int64_t layer, const std::string& which, const std::string& norm,
-                  int64_t sources) {
+void Emitter::mix(int64_t layer, const MixNames& names, int64_t sources) {
+  const auto& [stream, query, norm] = names;
   const int64_t width = c_.hidden;
   b_.workspace("normed", Dtype::bf16, {kTokens, width});
   const std::string weight =
@@ -179,7 +182,7 @@ void Emitter::mix(int64_t layer, const std::string& which, const std::string& no
                  {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_i32(), p_i32()},
                  "norm", "kern_rms", {blocks_of(kTokens, 8)});
     b_.call("rms",
-            {buf("hidden"), buf(weight), buf("normed"), f32(c_.eps), i32(width), var(kTokens)});
+            {buf(stream), buf(weight), buf("normed"), f32(c_.eps), i32(width), var(kTokens)});
     return;
   }
   const std::string op = fmt::format("mix_rms.{}", sources);
@@ -188,12 +191,12 @@ void Emitter::mix(int64_t layer, const std::string& which, const std::string& no
   params.insert(params.end(), sources, in(Dtype::bf16));
   b_.kernel_op(op, params, "norm", "kern_mix_rms", {blocks_of(kTokens, 4)}, width * 4);
   const std::string score_norm =
-      norm_weight(at(layer, which + "_norm"), layer_tensor(layer, which + "_norm.weight"), width);
+      norm_weight(at(layer, query + "_norm"), layer_tensor(layer, query + "_norm.weight"), width);
   const std::string score_proj =
-      norm_weight(at(layer, which + "_proj"), layer_tensor(layer, which + "_proj.weight"), width);
-  std::vector<m::CallArg> args = {buf("hidden"), buf(score_norm), buf(score_proj),
-                                  buf(weight),   buf("normed"),   f32(c_.eps),
-                                  i32(width),    var(kTokens),    i32(sources)};
+      norm_weight(at(layer, query + "_proj"), layer_tensor(layer, query + "_proj.weight"), width);
+  std::vector<m::CallArg> args = {buf(stream), buf(score_norm), buf(score_proj),
+                                  buf(weight), buf("normed"),   f32(c_.eps),
+                                  i32(width),  var(kTokens),    i32(sources)};
   for (int64_t j = 0; j < sources; ++j) args.push_back(buf(fmt::format("bank.{}", j)));
   b_.call(op, std::move(args));
 }
@@ -240,17 +243,22 @@ void Emitter::allreduce(const std::string& buffer, int64_t width) {
   b_.call("allreduce", {buf(buffer), m::ExprArg{m::Expr::mul(m::Expr::of_var(kTokens), width)}});
 }
 
-/// `partial` is summed over the ranks, rounded, and replaces the stream or is added to it.
-void Emitter::land(bool replace) {
+/// mid = `partial`, summed over the ranks and rounded: the stream starts anew.
+void Emitter::land() {
   allreduce("partial", c_.hidden);
-  if (replace)
-    b_.kernel_op("land", {in(Dtype::f32), out(Dtype::bf16), p_i32(), p_i32()}, "norm", "kern_land",
-                 {blocks_of(kTokens, 16)});
-  else
-    b_.kernel_op("land_add", {in(Dtype::f32), inout(Dtype::bf16), p_i32(), p_i32()}, "norm",
-                 "kern_land_add", {blocks_of(kTokens, 16)});
-  b_.call(replace ? "land" : "land_add",
-          {buf("partial"), buf("hidden"), i32(c_.hidden), var(kTokens)});
+  b_.workspace("mid", Dtype::bf16, {kTokens, c_.hidden});
+  b_.kernel_op("land", {in(Dtype::f32), out(Dtype::bf16), p_i32(), p_i32()}, "norm", "kern_land",
+               {blocks_of(kTokens, 16)});
+  b_.call("land", {buf("partial"), buf("mid"), i32(c_.hidden), var(kTokens)});
+}
+
+/// to = from + `partial`, summed over the ranks and rounded before it is added.
+void Emitter::land_add(const std::string& from, const std::string& to) {
+  allreduce("partial", c_.hidden);
+  b_.workspace(to, Dtype::bf16, {kTokens, c_.hidden});
+  b_.kernel_op("land_add", {in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
+               "norm", "kern_land_add", {blocks_of(kTokens, 16)});
+  b_.call("land_add", {buf("partial"), buf(from), buf(to), i32(c_.hidden), var(kTokens)});
 }
 
 }  // namespace k3

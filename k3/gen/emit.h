@@ -42,13 +42,18 @@ class Emitter {
   void sampling_inputs();
   void layer(int64_t layer, bool snapshot);
   void embed();
-  void mix(int64_t layer, const std::string& which, const std::string& norm, int64_t sources);
+  /// The stream a mix reads, its pseudo-query and the norm after it.
+  struct MixNames {
+    std::string stream, query, norm;
+  };
+  void mix(int64_t layer, const MixNames& names, int64_t sources);
   void push(int64_t row);
   void gemm(const std::string& a, const std::string& w, const std::string& c, int64_t n, int64_t k);
   void gemm_f32(const std::string& a, const std::string& w, const std::string& c, int64_t n,
                 int64_t k);
   void allreduce(const std::string& buffer, int64_t width);
-  void land(bool replace);
+  void land();
+  void land_add(const std::string& from, const std::string& to);
   std::string norm_weight(const std::string& name, const std::string& tensor, int64_t width);
   // emit_kda.cc
   void kda(int64_t layer, bool snapshot);

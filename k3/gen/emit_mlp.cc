@@ -46,7 +46,7 @@ void Emitter::situ_mlp(int64_t l, const std::string& tensors, int64_t inter,
 void Emitter::dense(int64_t l) {
   situ_mlp(l, "mlp", c_.dense_inter, "dense");
   gemm_f32("dense_act", at(l, "dense_down"), "partial", c_.hidden, c_.dense_inter / l_.ranks);
-  land(false);
+  land_add("mid", "hidden");
 }
 
 void Emitter::moe_weights(int64_t l) {
@@ -201,10 +201,11 @@ void Emitter::moe(int64_t l) {
   b_.call("land_rms", {buf("back"), buf(at(l, "latent_norm")), buf("routed_latent"), f32(c_.eps),
                        i32(back), i32(c_.latent), var(kTokens)});
   gemm("routed_latent", at(l, "latent_up"), "routed", c_.hidden, c_.latent);
-  b_.kernel_op("land_moe", {in(Dtype::bf16), in(Dtype::f32), inout(Dtype::bf16), i, i, i}, "norm",
-               "kern_land_moe", {blocks_of(kTokens, 8)});
-  b_.call("land_moe", {buf("routed"), buf("back", c_.latent * 4), buf("hidden"), i32(back),
-                       i32(c_.hidden), var(kTokens)});
+  b_.kernel_op("land_moe",
+               {in(Dtype::bf16), in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), i, i, i},
+               "norm", "kern_land_moe", {blocks_of(kTokens, 8)});
+  b_.call("land_moe", {buf("routed"), buf("back", c_.latent * 4), buf("mid"), buf("hidden"),
+                       i32(back), i32(c_.hidden), var(kTokens)});
 }
 
 }  // namespace k3

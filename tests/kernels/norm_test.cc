@@ -191,12 +191,19 @@ TEST_CASE("the stream takes sums rounded once and adds rounded each", "[kernels]
              routed = normal_bf16(prng, rows * width, 1);
   const F32 partial = uniform(prng, rows * stride, -1, 1),
             flat = uniform(prng, rows * width, -1, 1);
-  Bf16 land(rows * width), add = before, moe = before;
+  Bf16 land(rows * width), add = land, moe = land;
   Entry("norm", "kern_land").buffer(flat).buffer(land).i32(width).i32(rows).run({3});
-  Entry("norm", "kern_land_add").buffer(flat).buffer(add).i32(width).i32(rows).run({3});
+  Entry("norm", "kern_land_add")
+      .buffer(flat)
+      .buffer(before)
+      .buffer(add)
+      .i32(width)
+      .i32(rows)
+      .run({3});
   Entry("norm", "kern_land_moe")
       .buffer(routed)
       .buffer(partial)
+      .buffer(before)
       .buffer(moe)
       .i32(stride)
       .i32(width)
