@@ -11,8 +11,8 @@ using namespace kern::pool;
 namespace {
 
 // Nine pages of four tokens and three slots: room for two short sequences and little else.
-const Geometry kSmall{.page_tokens = 4, .pages = 10, .slots = 4, .recurrent = true,
-                      .row_pages_max = 8};
+const Geometry kSmall{
+    .page_tokens = 4, .pages = 10, .slots = 4, .recurrent = true, .row_pages_max = 8};
 const Geometry kStateless{.page_tokens = 4, .pages = 10, .recurrent = false, .row_pages_max = 8};
 
 Lease granted(Outcome<Lease> outcome) {
@@ -36,7 +36,9 @@ std::vector<uint32_t> numbers(std::span<const PageId> pages) {
   return out;
 }
 
-std::vector<uint32_t> numbers(const Checkpoint& checkpoint) { return numbers(checkpoint.pages()); }
+std::vector<uint32_t> numbers(const Checkpoint& checkpoint) {
+  return numbers(checkpoint.pages());
+}
 
 using Pages = std::vector<uint32_t>;
 
@@ -201,7 +203,8 @@ TEST_CASE("a restored lease shares whole pages and copies the slot", "[pool][res
   const Restored restored = granted(pool.restore(checkpoint, 8, 13));
   CHECK(numbers(restored.lease.pages()) == Pages{1, 2, 3, 4});
   CHECK(restored.lease.writable_from() == 8);
-  CHECK(restored.copies == Copies{std::nullopt, SlotCopy{checkpoint.slot(), restored.lease.slot()}});
+  CHECK(restored.copies ==
+        Copies{std::nullopt, SlotCopy{checkpoint.slot(), restored.lease.slot()}});
   CHECK(pool.occupancy() == Occupancy{5, 2, 2, 1, 1, 1});
 }
 
@@ -230,8 +233,7 @@ TEST_CASE("without recurrent state a checkpoint is usable at any whole page of i
   CHECK(restored.copies.empty());
 }
 
-TEST_CASE("with recurrent state a checkpoint is usable at its own length only",
-          "[pool][restore]") {
+TEST_CASE("with recurrent state a checkpoint is usable at its own length only", "[pool][restore]") {
   Pool pool(kSmall);
   const Checkpoint checkpoint = pool.retire(granted(pool.lease(8)), 8);
   CHECK(checkpoint.usable_at(8));

@@ -13,8 +13,8 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 // Pages of four tokens, and a slot for each of a handful of checkpoints.
-const Geometry kSmall{.page_tokens = 4, .pages = 33, .slots = 9, .recurrent = true,
-                      .row_pages_max = 8};
+const Geometry kSmall{
+    .page_tokens = 4, .pages = 33, .slots = 9, .recurrent = true, .row_pages_max = 8};
 const Geometry kStateless{.page_tokens = 4, .pages = 33, .recurrent = false, .row_pages_max = 8};
 
 // `count` tokens from `first` up.
@@ -119,7 +119,8 @@ TEST_CASE("a second checkpoint of the same tokens is dropped", "[pool][prefix]")
 TEST_CASE("the entry least recently hit goes first", "[pool][eviction]") {
   Pool pool(kSmall);
   PrefixTree tree(pool);
-  for (const int32_t first : {100, 200, 300}) tree.insert(run(first, 4), fresh(pool, run(first, 4)));
+  for (const int32_t first : {100, 200, 300})
+    tree.insert(run(first, 4), fresh(pool, run(first, 4)));
   CHECK(found(tree, run(100, 5)) == 4);
   tree.evict();
   CHECK(found(tree, run(200, 5)) == 0);
@@ -193,8 +194,8 @@ TEST_CASE("an ancestor goes when its leaf is held and cannot help", "[pool][evic
 TEST_CASE("by recompute cost the prefix that took most work for its bytes stays",
           "[pool][eviction]") {
   Pool pool(kSmall);
-  PrefixTree tree(pool, recompute_cost_per_byte({.per_token = 1, .page_bytes = 1, .slot_bytes = 10,
-                                                 .page_tokens = 4}));
+  PrefixTree tree(pool, recompute_cost_per_byte(
+                            {.per_token = 1, .page_bytes = 1, .slot_bytes = 10, .page_tokens = 4}));
   tree.insert(run(0, 24), fresh(pool, run(0, 24)));
   tree.insert(run(100, 4), fresh(pool, run(100, 4)));
   tree.insert(run(200, 8), fresh(pool, run(200, 8)));
@@ -205,8 +206,8 @@ TEST_CASE("by recompute cost the prefix that took most work for its bytes stays"
 
 TEST_CASE("an expensive prefix that nobody asks for goes in the end", "[pool][eviction]") {
   Pool pool(kSmall);
-  PrefixTree tree(pool, recompute_cost_per_byte({.per_token = 1, .page_bytes = 1, .slot_bytes = 10,
-                                                 .page_tokens = 4}));
+  PrefixTree tree(pool, recompute_cost_per_byte(
+                            {.per_token = 1, .page_bytes = 1, .slot_bytes = 10, .page_tokens = 4}));
   tree.insert(run(0, 24), fresh(pool, run(0, 24)));
   int32_t rounds = 0;
   for (bool stays = true; stays && rounds < 100; ++rounds) {
@@ -219,8 +220,9 @@ TEST_CASE("an expensive prefix that nobody asks for goes in the end", "[pool][ev
 
 TEST_CASE("what follows from a shared ancestor is judged by its own part", "[pool][eviction]") {
   Pool pool(kSmall);
-  PrefixTree tree(pool, recompute_cost_per_byte({.per_token = 1, .page_bytes = 0.001,
-                                                 .slot_bytes = 10, .page_tokens = 4}));
+  PrefixTree tree(pool,
+                  recompute_cost_per_byte(
+                      {.per_token = 1, .page_bytes = 0.001, .slot_bytes = 10, .page_tokens = 4}));
   Checkpoint system = fresh(pool, run(0, 16));
   tree.insert(run(0, 16) + run(50, 4), continued(pool, system, run(0, 16) + run(50, 4)));
   tree.insert(run(0, 16), std::move(system));

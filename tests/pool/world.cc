@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <utility>
 
 namespace kern_test {
@@ -63,14 +64,13 @@ World::World(const Geometry& geometry, Chooser& choose)
 
 bool World::step() {
   static constexpr bool (World::*kSteps[kOperations])() = {
-      &World::lease,      &World::write,           &World::checkpoint, &World::checkpoint_ahead,
-      &World::retire,     &World::restore,         &World::drop_lease, &World::drop_checkpoint,
-      &World::share,      &World::insert,          &World::lookup,     &World::evict_one,
+      &World::lease,        &World::write,   &World::checkpoint, &World::checkpoint_ahead,
+      &World::retire,       &World::restore, &World::drop_lease, &World::drop_checkpoint,
+      &World::share,        &World::insert,  &World::lookup,     &World::evict_one,
       &World::evict_missing};
   const uint32_t which = choose_.below(kOperations);
   const bool did = (this->*kSteps[which])();
   if (did) ++done_[which];
-  verify();
   // What no handle names is worth nothing: a reader of it must notice.
   const Names now = names();
   for (uint32_t page = 0; page < geometry_.pages; ++page)
@@ -195,8 +195,7 @@ bool World::restore() {
   const uint32_t tokens = len + choose_.below(2 * geometry_.page_tokens);
   const uint32_t shared = len / geometry_.page_tokens;
   const Amount need{pages_for(tokens) - shared, geometry_.recurrent ? 1u : 0u};
-  const auto expected =
-      denied(pages_for(tokens), {pages_for(reader.text.len()), need.slots}, need);
+  const auto expected = denied(pages_for(tokens), {pages_for(reader.text.len()), need.slots}, need);
   auto outcome = pool_.restore(reader.checkpoint, len, tokens);
   if (!outcome) {
     require_denied(outcome.denied(), expected);
@@ -245,8 +244,8 @@ void World::append(Writer& writer, uint32_t count) {
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t position = writer.text.len();
     const uint64_t stamp = ++stamps_;
-    page_cells_[pages[position / geometry_.page_tokens].value()]
-               [position % geometry_.page_tokens] = stamp;
+    page_cells_[pages[position / geometry_.page_tokens].value()][position % geometry_.page_tokens] =
+        stamp;
     writer.text.tokens.push_back(token);
     writer.text.stamps.push_back(stamp);
     if (geometry_.recurrent) writer.text.state = advance(writer.text.state, stamp);
@@ -255,8 +254,7 @@ void World::append(Writer& writer, uint32_t count) {
 }
 
 void World::execute(const Copies& copies) {
-  if (copies.page)
-    page_cells_[copies.page->to.value()] = page_cells_[copies.page->from.value()];
+  if (copies.page) page_cells_[copies.page->to.value()] = page_cells_[copies.page->from.value()];
   if (copies.slot) slot_cells_[copies.slot->to.value()] = slot_cells_[copies.slot->from.value()];
 }
 
@@ -279,8 +277,8 @@ World::Names World::names() const {
   };
   for (const Writer& writer : writers_) {
     count(numbers(writer.lease.pages()), writer.lease.slot().value());
-    names.writable += (writer.lease.capacity() - writer.lease.writable_from()) /
-                      geometry_.page_tokens;
+    names.writable +=
+        (writer.lease.capacity() - writer.lease.writable_from()) / geometry_.page_tokens;
   }
   for (const Reader& reader : readers_)
     count(numbers(reader.checkpoint.pages()), reader.checkpoint.slot().value());
@@ -297,7 +295,9 @@ Amount World::free_now(const Names& names) const {
 }
 
 std::optional<Denied> World::denied(uint32_t row, Amount beside, Amount need) const {
-  const auto over = [](uint32_t wanted, uint32_t there) { return wanted - std::min(wanted, there); };
+  const auto over = [](uint32_t wanted, uint32_t there) {
+    return wanted - std::min(wanted, there);
+  };
   if (row > geometry_.row_pages_max)
     return Denied{Reason::exceeds_row, {over(row, geometry_.row_pages_max), 0}};
   const Amount all{geometry_.pages - 1, geometry_.recurrent ? geometry_.slots - 1 : 0};
@@ -326,13 +326,14 @@ void World::verify() const {
 
 void World::verify_text(const Text& text, const std::vector<uint32_t>& pages, uint32_t slot,
                         const char* who) const {
-  for (uint32_t i = 0; i < text.len(); ++i)
-    require(page_cells_[pages[i / geometry_.page_tokens]][i % geometry_.page_tokens] ==
-                text.stamps[i],
-            std::string(who) + " reads what it or its prefix wrote at " + std::to_string(i));
-  require((slot != 0) == geometry_.recurrent, std::string(who) + " has a slot if there is state");
-  if (geometry_.recurrent)
-    require(slot_cells_[slot] == text.state, std::string(who) + " holds the state of its end");
+  for (uint32_t i = 0; i < text.len(); ++i) {
+    const uint64_t cell = page_cells_[pages[i / geometry_.page_tokens]][i % geometry_.page_tokens];
+    if (cell != text.stamps[i])
+      fail(std::string(who) + " reads what it or its prefix wrote at " + std::to_string(i));
+  }
+  if ((slot != 0) != geometry_.recurrent) fail(std::string(who) + " has a slot if there is state");
+  if (geometry_.recurrent && slot_cells_[slot] != text.state)
+    fail(std::string(who) + " holds the state of its end");
 }
 
 void World::verify_occupancy() const {
@@ -341,23 +342,21 @@ void World::verify_occupancy() const {
   const Amount free = free_now(now);
   const uint32_t slots = geometry_.recurrent ? geometry_.slots - 1 : 0;
   const uint32_t leased_slots = geometry_.recurrent ? static_cast<uint32_t>(writers_.size()) : 0;
-  const Occupancy expected{free.pages,
-                           now.writable,
-                           geometry_.pages - 1 - free.pages - now.writable,
-                           free.slots,
-                           leased_slots,
-                           slots - free.slots - leased_slots};
+  const Occupancy expected{
+      free.pages, now.writable, geometry_.pages - 1 - free.pages - now.writable,
+      free.slots, leased_slots, slots - free.slots - leased_slots};
   require(pool_.occupancy() == expected, "the occupancy is what the handles name");
   require(tree_.entries() == entries_.size(), "the tree holds what went in and did not go");
 }
 
-void World::require(bool holds, const std::string& what) const {
-  if (!holds) FAIL("broken: " << what << "\nafter:\n" << trace_);
+void World::fail(const std::string& what) const {
+  FAIL("broken: " << what << "\nafter:\n" << trace_);
+  std::abort();
 }
 
 void World::require_denied(const Denied& got, const std::optional<Denied>& expected) const {
-  require(expected.has_value(), "what fits is granted, got " + show(got));
-  require(got == *expected, "expected " + show(*expected) + ", got " + show(got));
+  if (!expected) fail("what fits is granted, got " + show(got));
+  if (got != *expected) fail("expected " + show(*expected) + ", got " + show(got));
 }
 
 }  // namespace kern_test

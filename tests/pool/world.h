@@ -2,7 +2,7 @@
 // A world around one pool: fake memory whose every cell is stamped by who wrote it, the handles in
 // hand, and for each of them what it must read. The reference is simpler than the pool: it counts
 // nothing, it scans what the handles name. `step` does one operation, chosen by a Chooser, predicts
-// its outcome, executes its plan, and checks every view.
+// its outcome and executes its plan; `verify` checks every view.
 
 #include <cstdint>
 #include <optional>
@@ -25,8 +25,10 @@ class World {
  public:
   World(const kern::pool::Geometry& geometry, Chooser& choose);
 
-  // One operation. False: it had nothing to work on.
+  // One operation, its outcome predicted. False: it had nothing to work on.
   bool step();
+  // That every handle reads what it must and the occupancy is what the handles name.
+  void verify() const;
   // Everything that happened so far, one operation a line.
   const std::string& trace() const { return trace_; }
   // How many operations of each kind were granted.
@@ -92,11 +94,13 @@ class World {
   size_t victim(const Names& names, kern::pool::Amount missing, bool any) const;
   size_t expected_hit(const Tokens& tokens, uint32_t& len) const;
 
-  void verify() const;
   void verify_text(const Text& text, const std::vector<uint32_t>& pages, uint32_t slot,
                    const char* who) const;
   void verify_occupancy() const;
-  void require(bool holds, const std::string& what) const;
+  void require(bool holds, const char* what) const {
+    if (!holds) fail(what);
+  }
+  [[noreturn]] void fail(const std::string& what) const;
   void require_denied(const kern::pool::Denied& got,
                       const std::optional<kern::pool::Denied>& expected) const;
   void note(const std::string& line) { trace_ += line + "\n"; }

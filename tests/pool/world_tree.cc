@@ -57,8 +57,8 @@ World::Tokens World::prompt() {
   for (const Entry& entry : entries_) known.push_back(&entry.text.tokens);
   Tokens tokens;
   if (!known.empty()) tokens = *known[choose_.below(static_cast<uint32_t>(known.size()))];
-  tokens.resize(tokens.size() - choose_.below(std::min<uint32_t>(
-                                    static_cast<uint32_t>(tokens.size()) + 1, 3)));
+  tokens.resize(tokens.size() -
+                choose_.below(std::min<uint32_t>(static_cast<uint32_t>(tokens.size()) + 1, 3)));
   tokens.insert(tokens.end(), choose_.below(geometry_.page_tokens + 1),
                 static_cast<int32_t>(choose_.below(2)));
   return tokens;
@@ -94,7 +94,8 @@ bool World::lookup() {
   uint32_t len = 0;
   const size_t expected = expected_hit(tokens, len);
   auto hit = tree_.lookup(tokens);
-  require(hit.has_value() == (expected < entries_.size()), "a usable prefix is found if there is one");
+  require(hit.has_value() == (expected < entries_.size()),
+          "a usable prefix is found if there is one");
   if (!hit) {
     note("lookup " + show(tokens) + ": nothing");
     return true;
@@ -146,7 +147,9 @@ bool World::evict_missing() {
   if (entries_.empty()) return false;
   const Amount missing{choose_.below(3), geometry_.recurrent ? choose_.below(2) : 0};
   const Amount before = free_now(names());
-  const auto still = [&](uint32_t wanted, uint32_t freed) { return wanted - std::min(wanted, freed); };
+  const auto still = [&](uint32_t wanted, uint32_t freed) {
+    return wanted - std::min(wanted, freed);
+  };
   uint32_t count = 0;
   Amount freed;
   for (;; ++count) {
@@ -161,8 +164,8 @@ bool World::evict_missing() {
   require(done.entries == count && done.freed == freed, "exactly what helps goes");
   require(done.enough == (freed.pages >= missing.pages && freed.slots >= missing.slots),
           "an eviction tells whether it was enough");
-  note("evict " + std::to_string(missing.pages) + "p " + std::to_string(missing.slots) + "s: " +
-       std::to_string(count));
+  note("evict " + std::to_string(missing.pages) + "p " + std::to_string(missing.slots) +
+       "s: " + std::to_string(count));
   return true;
 }
 

@@ -15,7 +15,8 @@ void assert_failed(const char* file, int line, const char* expression, const cha
 }
 
 void outcome_misread() {
-  assert_failed(__FILE__, __LINE__, "outcome holds this half", "check an outcome before reading it");
+  assert_failed(__FILE__, __LINE__, "outcome holds this half",
+                "check an outcome before reading it");
 }
 
 }  // namespace detail

@@ -17,8 +17,8 @@ class RecomputeCostPerByte final : public EvictionPolicy {
     const double len = entry.len, from = entry.ancestor_len;
     const double work =
         cost_.per_token * (len - from) + cost_.per_token_pair * (len * len - from * from) / 2;
-    const uint32_t pages = (entry.len - 1) / cost_.page_tokens + 1 -
-                           entry.ancestor_len / cost_.page_tokens;
+    const uint32_t pages =
+        (entry.len - 1) / cost_.page_tokens + 1 - entry.ancestor_len / cost_.page_tokens;
     return age_ + work / (pages * cost_.page_bytes + (entry.recurrent ? cost_.slot_bytes : 0));
   }
 

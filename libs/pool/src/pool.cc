@@ -24,7 +24,9 @@ std::string refusal(const Geometry& geometry) {
 Pool::Pool(const Geometry& geometry) : store_(std::make_unique<Store>(geometry)) {}
 Pool::~Pool() = default;
 
-Outcome<Lease> Pool::lease(uint32_t tokens) { return store_->lease(tokens); }
+Outcome<Lease> Pool::lease(uint32_t tokens) {
+  return store_->lease(tokens);
+}
 
 Outcome<Frozen> Pool::checkpoint(Lease& lease, uint32_t len) {
   return store_->checkpoint(lease, len);
@@ -38,8 +40,12 @@ Outcome<Restored> Pool::restore(const Checkpoint& checkpoint, uint32_t len, uint
   return store_->restore(checkpoint, len, tokens);
 }
 
-const Geometry& Pool::geometry() const { return store_->geometry(); }
-const Occupancy& Pool::occupancy() const { return store_->occupancy(); }
+const Geometry& Pool::geometry() const {
+  return store_->geometry();
+}
+const Occupancy& Pool::occupancy() const {
+  return store_->occupancy();
+}
 
 // --- the handles ------------------------------------------------------------------------------
 

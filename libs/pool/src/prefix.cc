@@ -35,7 +35,7 @@ class PrefixTree::Tree {
  private:
   Rank rank_now(uint32_t number, uint64_t last_hit);
   void touch(uint32_t number, uint64_t last_hit);
-  // What an entry held, and where it stood or, if its going made an earlier leaf, where that stands.
+  // What an entry held, and where to look on: there or, if its going made one, at an earlier leaf.
   struct Removed {
     Checkpoint checkpoint;
     Rank resume;
@@ -88,7 +88,8 @@ std::optional<Hit> PrefixTree::Tree::lookup(std::span<const int32_t> tokens) {
   uint32_t number = walk.entry;
   uint32_t len = radix_.node(number).depth;
   if (!store_.geometry().recurrent) {
-    const uint32_t proper = std::min<uint32_t>(walk.matched, static_cast<uint32_t>(tokens.size()) - 1);
+    const uint32_t proper =
+        std::min<uint32_t>(walk.matched, static_cast<uint32_t>(tokens.size()) - 1);
     const uint32_t whole = proper - proper % store_.geometry().page_tokens;
     if (whole > len) {
       len = whole;
@@ -157,8 +158,14 @@ std::optional<Hit> PrefixTree::lookup(std::span<const int32_t> tokens) {
   return tree_->lookup(tokens);
 }
 
-std::optional<Checkpoint> PrefixTree::evict() { return tree_->evict(); }
-Evicted PrefixTree::evict(const Amount& missing) { return tree_->evict(missing); }
-uint32_t PrefixTree::entries() const { return tree_->entries(); }
+std::optional<Checkpoint> PrefixTree::evict() {
+  return tree_->evict();
+}
+Evicted PrefixTree::evict(const Amount& missing) {
+  return tree_->evict(missing);
+}
+uint32_t PrefixTree::entries() const {
+  return tree_->entries();
+}
 
 }  // namespace kern::pool

@@ -69,7 +69,8 @@ uint32_t Radix::ancestor_entry(uint32_t number) const {
 }
 
 uint32_t Radix::prune(uint32_t number) {
-  KERN_POOL_ASSERT(number != kRoot && !node(number).entry, "only a node without an entry is pruned");
+  KERN_POOL_ASSERT(number != kRoot && !node(number).entry,
+                   "only a node without an entry is pruned");
   const size_t children = node(number).children.size();
   if (children > 1) return kRoot;
   if (children == 1) {
@@ -104,8 +105,8 @@ uint32_t Radix::make(uint32_t parent, std::vector<int32_t> buffer, uint32_t dept
   return number;
 }
 
-// Puts a node above `number` that takes the first `matched` tokens of its label. The lower one keeps
-// them in its buffer, so that a later merge finds them there.
+// Puts a node above `number` that takes the first `matched` tokens of its label. The lower one
+// keeps them in its buffer, so that a later merge finds them there.
 uint32_t Radix::split(uint32_t number, uint32_t matched) {
   Node& lower = node(number);
   const auto label = lower.label();

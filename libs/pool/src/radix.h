@@ -1,7 +1,7 @@
 #pragma once
-// A radix tree over tokens whose nodes may carry an entry. Nodes are numbers; 0 is the root, which has
-// an empty label and no entry. Every other node has an entry or at least two children, so a leaf has
-// an entry. Only `split` and `merge` touch labels.
+// A radix tree over tokens whose nodes may carry an entry. Nodes are numbers; 0 is the root, which
+// has an empty label and no entry. Every other node has an entry or at least two children, so a
+// leaf has an entry. Only `split` and `merge` touch labels.
 
 #include <cstdint>
 #include <deque>
@@ -34,7 +34,7 @@ class Radix {
     std::set<Rank>::iterator rank;
   };
   struct Node {
-    // The label is buffer[begin, end). What lies before `begin` are the tokens before it on its path.
+    // The label is buffer[begin, end); before `begin` lie tokens that come before it on its path.
     std::vector<int32_t> buffer;
     uint32_t begin = 0;
     uint32_t depth = 0;  // tokens from the root to the end of the label
@@ -46,10 +46,10 @@ class Radix {
   };
   // Where a walk along some tokens ends.
   struct Walk {
-    uint32_t node = kRoot;     // the last one whose label matched whole
-    uint32_t inside = kRoot;   // its child whose label matched in part, if not kRoot
-    uint32_t matched = 0;      // tokens matched in all
-    uint32_t entry = kRoot;    // the deepest node with an entry shorter than the tokens
+    uint32_t node = kRoot;    // the last one whose label matched whole
+    uint32_t inside = kRoot;  // its child whose label matched in part, if not kRoot
+    uint32_t matched = 0;     // tokens matched in all
+    uint32_t entry = kRoot;   // the deepest node with an entry shorter than the tokens
   };
 
   Radix() { nodes_.emplace_back(); }
@@ -63,8 +63,8 @@ class Radix {
   uint32_t any_entry(uint32_t number) const;
   // The nearest node above with an entry; kRoot when none has.
   uint32_t ancestor_entry(uint32_t number) const;
-  // Restores the invariant around a node whose entry is gone. Returns the node that this turned into
-  // a leaf, or kRoot.
+  // Restores the invariant around a node whose entry is gone. Returns the node that this turned
+  // into a leaf, or kRoot.
   uint32_t prune(uint32_t number);
 
  private:

@@ -2,8 +2,8 @@
 /// A frozen prefix: its pages, shared in place and never written again, and, when the model has
 /// recurrent state, the slot that holds the state exactly after its last token.
 /// Thread safety: one thread with its pool.
-/// Ownership / lifetime: move-only; several handles may hold one prefix (`share`), the last one to go
-/// frees what nothing else holds; must not outlive the pool. A moved-from checkpoint may only be
+/// Ownership / lifetime: move-only; several handles may hold one prefix (`share`), the last one to
+/// go frees what nothing else holds; must not outlive the pool. A moved-from checkpoint may only be
 /// destroyed or assigned to.
 /// Does not: know the tokens (the prefix tree does) or whether its bytes have been computed yet.
 

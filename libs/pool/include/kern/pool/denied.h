@@ -26,7 +26,7 @@ enum class Reason : uint8_t {
 
 struct Denied {
   Reason reason = Reason::busy;
-  /// busy: what must become free for the same call to succeed. Otherwise: what lies beyond the limit.
+  /// busy: what must become free for the same call to succeed; else what lies beyond the limit.
   Amount missing;
   friend bool operator==(const Denied&, const Denied&) = default;
 };
@@ -49,7 +49,9 @@ class [[nodiscard]] Outcome {
   explicit operator bool() const { return granted(); }
   T& operator*() & { return *checked(std::get_if<0>(&held_)); }
   T&& operator*() && { return std::move(*checked(std::get_if<0>(&held_))); }
+  const T& operator*() const& { return *checked(std::get_if<0>(&held_)); }
   T* operator->() { return checked(std::get_if<0>(&held_)); }
+  const T* operator->() const { return checked(std::get_if<0>(&held_)); }
   const Denied& denied() const { return *checked(std::get_if<1>(&held_)); }
 
  private:

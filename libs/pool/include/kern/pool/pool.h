@@ -23,9 +23,9 @@ namespace kern::pool {
 struct Geometry {
   uint32_t page_tokens = 64;
   uint32_t pages = 0;
-  uint32_t slots = 0;         ///< not used without recurrent state
-  bool recurrent = true;      ///< whether there is per-sequence state
-  uint32_t row_pages_max = 0; ///< entries of one page table
+  uint32_t slots = 0;          ///< not used without recurrent state
+  bool recurrent = true;       ///< whether there is per-sequence state
+  uint32_t row_pages_max = 0;  ///< entries of one page table
 };
 
 /// Why no pool can be laid over this geometry, as one sentence; empty when one can.
@@ -66,11 +66,12 @@ class Pool {
   /// What the places held before is still there; a recurrent state is the caller's to zero.
   Outcome<Lease> lease(uint32_t tokens);
 
-  /// Freezes the first `len` positions of a live lease, 1 <= len <= capacity. Whole pages are shared
-  /// in place from now on; a page that the prefix ends inside is copied to a page of the checkpoint's
-  /// own. A recurrent checkpoint takes a slot of its own: the copy says lease -> checkpoint and is
-  /// met as well by a kernel that writes the state after `len` there itself. In that case this may
-  /// be called before the positions are computed; then nobody may read the checkpoint until they are.
+  /// Freezes the first `len` positions of a live lease, 1 <= len <= capacity. Whole pages are
+  /// shared in place from now on; a page that the prefix ends inside is copied to a page of the
+  /// checkpoint's own. A recurrent checkpoint takes a slot of its own: the copy says lease ->
+  /// checkpoint and is met as well by a kernel that writes the state after `len` there itself. In
+  /// that case this may be called before the positions are computed; then nobody may read the
+  /// checkpoint until they are.
   Outcome<Frozen> checkpoint(Lease& lease, uint32_t len);
 
   /// Turns a lease into a checkpoint of its first `len` positions, 1 <= len <= capacity. Pages and

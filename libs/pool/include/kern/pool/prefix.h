@@ -2,8 +2,8 @@
 /// Finds the longest checkpoint of a prompt, and lets the one worth least go when memory is short.
 /// A radix tree over tokens; every entry holds its checkpoint.
 /// Thread safety: one thread with its pool.
-/// Ownership / lifetime: the pool outlives the tree. What `lookup` returns is held by the caller, so
-/// that a later eviction cannot pull it away.
+/// Ownership / lifetime: the pool outlives the tree. The caller holds what `lookup` returns, so that
+/// a later eviction cannot pull it away.
 /// Determinism: recency is a count of operations, order never depends on addresses or hashes.
 /// Does not: read a clock, or know what recomputing a prefix costs (a policy does).
 
@@ -45,8 +45,8 @@ struct EntryCost {
   uint32_t page_tokens = 64;
 };
 
-/// Recompute cost per byte, aged: each eviction raises what newcomers and hits are worth, so that an
-/// expensive entry nobody asks for goes in the end.
+/// Recompute cost per byte, aged: each eviction raises what newcomers and hits are worth, so that
+/// an expensive entry nobody asks for goes in the end.
 std::unique_ptr<EvictionPolicy> recompute_cost_per_byte(const EntryCost& cost);
 
 /// The longest usable proper prefix of a prompt.
@@ -70,12 +70,13 @@ class PrefixTree {
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
 
-  /// Enters a checkpoint of exactly these tokens. If there is one already, that one stays and counts
-  /// as just used, the new handle is dropped, and the answer is false.
+  /// Enters a checkpoint of exactly these tokens. If there is one already, that one stays and
+  /// counts as just used, the new handle is dropped, and the answer is false.
   bool insert(std::span<const int32_t> tokens, Checkpoint checkpoint);
 
-  /// The longest usable prefix shorter than `tokens`, if any; it counts as hit. A recurrent checkpoint
-  /// is usable at its own length, another at any whole page of it too. One pass over the tokens.
+  /// The longest usable prefix shorter than `tokens`, if any; it counts as hit. A recurrent
+  /// checkpoint is usable at its own length, another at any whole page of it too. One pass over the
+  /// tokens.
   std::optional<Hit> lookup(std::span<const int32_t> tokens);
 
   /// Takes out the entry worth least and returns what it held; none when the tree is empty.
