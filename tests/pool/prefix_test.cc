@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -232,4 +233,34 @@ TEST_CASE("what follows from a shared ancestor is judged by its own part", "[poo
   CHECK(tree.evict()->len() == 8);
   CHECK(tree.evict()->len() == 20);  // entered before it: worth all 20
   CHECK(tree.evict()->len() == 16);
+}
+
+TEST_CASE("a scheduler's turn reuses a prefix, evicts what is missing and keeps the longer prefix",
+          "[pool][example]") {
+  Geometry tight = kSmall;
+  tight.slots = 4;
+  Pool pool(tight);
+  PrefixTree tree(pool);
+  const Tokens known = run(0, 21);
+  const std::span<const int32_t> prompt(known);
+  const uint32_t worst_case = 32, len = 20;
+  tree.insert(prompt.first(8), fresh(pool, run(0, 8)));
+  tree.insert(run(100, 8), fresh(pool, run(100, 8)));
+  tree.insert(run(200, 8), fresh(pool, run(200, 8)));
+
+  std::optional<Hit> hit = tree.lookup(prompt);
+  REQUIRE(hit);
+  Outcome<Restored> granted = pool.restore(hit->held, hit->len, worst_case);
+  if (!granted && granted.denied().reason == Reason::busy) {
+    tree.evict(granted.denied().missing);
+    granted = pool.restore(hit->held, hit->len, worst_case);
+  }
+  REQUIRE(granted);
+  CHECK(granted->copies.slot == SlotCopy{hit->held.slot(), granted->lease.slot()});
+  CHECK(granted->lease.writable_from() == 8);
+  tree.insert(prompt.first(len), pool.retire(std::move(granted->lease), len));
+
+  CHECK(found(tree, run(0, 21)) == 20);
+  CHECK(found(tree, run(100, 9)) == 0);
+  CHECK(found(tree, run(200, 9)) == 8);
 }

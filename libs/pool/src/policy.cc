@@ -1,5 +1,6 @@
-#include "check.h"
 #include "kern/pool/prefix.h"
+
+#include "check.h"
 
 namespace kern::pool {
 

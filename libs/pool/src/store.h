@@ -2,8 +2,9 @@
 // The pool's state behind its handles. Which page is whose:
 //   free     in free_pages_, refs 0
 //   leased   in exactly one lease's table at or behind its `frozen`, refs 1
-//   frozen   a node: `parent` is the page before it in its prefix; refs counts the nodes whose
-//            parent it is, the checkpoints whose tail it is, the leases whose last frozen page it is
+//   frozen   a node: `parent` is the page before it in its prefix; refs counts the nodes
+//            whose parent it is, the checkpoints whose tail it is and the leases whose last
+//            frozen page it is
 // A node keeps its parent alive, so holding a tail holds a whole prefix with one count. A page's
 // predecessor never changes once frozen, because its contents depend on all that came before.
 

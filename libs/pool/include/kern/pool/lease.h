@@ -1,7 +1,7 @@
 #pragma once
 /// The right to write: one sequence's pages and slot for its worst case, taken all or nothing.
 /// Thread safety: one thread with its pool.
-/// Ownership / lifetime: move-only; gives everything back when destroyed; goes before its pool does.
+/// Ownership / lifetime: move-only; gives everything back when destroyed, before its pool is.
 /// A moved-from lease may only be destroyed or assigned to.
 /// Does not: know how many of its positions have been computed.
 

@@ -2,8 +2,8 @@
 /// Finds the longest checkpoint of a prompt, and lets the one worth least go when memory is short.
 /// A radix tree over tokens; every entry holds its checkpoint.
 /// Thread safety: one thread with its pool.
-/// Ownership / lifetime: the pool outlives the tree. The caller holds what `lookup` returns, so that
-/// a later eviction cannot pull it away.
+/// Ownership / lifetime: the pool outlives the tree. The caller holds what `lookup` returns, so
+/// that a later eviction cannot pull it away.
 /// Determinism: recency is a count of operations, order never depends on addresses or hashes.
 /// Does not: read a clock, or know what recomputing a prefix costs (a policy does).
 
