@@ -89,8 +89,9 @@ kern::Result<kern::text::Tokenizer> load_tokenizer(const std::filesystem::path& 
   std::error_code error;
   if (std::filesystem::exists(config, error)) {
     KERN_TRY(json, kern::read_file(config, kConfigBytesMax));
-    KERN_TRY(named, kern::with_context(kern::text::parse_tokenizer_config(json, std::move(spec.pattern)), "{}",
-                                       config.string()));
+    KERN_TRY(named,
+             kern::with_context(kern::text::parse_tokenizer_config(json, std::move(spec.pattern)),
+                                "{}", config.string()));
     spec = std::move(named);
   } else {
     KERN_TRY(base, kern::with_context(Tokenizer::load(model, spec), "{}", checkpoint.string()));

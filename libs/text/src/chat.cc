@@ -123,6 +123,7 @@ class Renderer {
 
   /// Writes the message at `at`, a tool result with all that follow it; says how many were written.
   Result<size_t> message(size_t at) {
+    KERN_ASSERT(at < request_.messages.size(), "message {}", at);
     const Message& current = request_.messages[at];
     if (!current.role) return fail(Kind::caller, "{} messages require a role.", style_.family);
     if (*current.role == "tool") return tool_results(at);
@@ -149,6 +150,7 @@ class Renderer {
   }
 
   Result<void> assistant(const Message& current) {
+    KERN_ASSERT(current.role);
     calls_ = &current.tool_calls;
     results_ = 0;
     open_message(current);
@@ -213,6 +215,7 @@ class Renderer {
       rows.push_back({found != places.end() ? found->second : 0, end});
     }
     KERN_ASSERT(end > at);
+    KERN_ASSERT(rows.size() == end - at && (!all_match || calls_ != nullptr));
     if (all_match) std::ranges::stable_sort(rows, {}, &Row::call);
     for (const Row& row : rows) {
       const Message& result = request_.messages[row.message];
@@ -236,6 +239,7 @@ class Renderer {
 
   /// What a result calls itself, or the call at its place.
   std::optional<std::string> unmatched_name(const Message& result) const {
+    KERN_ASSERT(results_ > 0);
     if (result.tool) return result.tool;
     if (result.name) return result.name;
     if (calls_ != nullptr && results_ <= calls_->size()) return (*calls_)[results_ - 1].name;

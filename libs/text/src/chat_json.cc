@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "json.h"
+#include "kern/base/assert.h"
 #include "kern/text/chat.h"
 
 namespace kern::text {
@@ -73,6 +74,7 @@ Result<std::vector<std::string>> read_content(const Json& message) {
 Result<void> read_arguments(const Json& function, const ChatStyle& style, ToolCall& call) {
   const Json* arguments = function.find_value("arguments");
   if (arguments == nullptr) return {};
+  KERN_ASSERT(call.arguments.empty() && !call.raw_arguments);
   if (arguments->type == Type::object) {
     for (size_t i = 0; i < arguments->items.size(); ++i) {
       const Json& value = arguments->items[i];
@@ -238,6 +240,7 @@ Result<void> read_effort(const Json& object, std::string_view key, bool null_lea
 
 /// The later of these win: reasoning_effort, thinking, chat_template_kwargs.
 Result<void> read_thoughts(const Json& root, const ChatStyle& style, ChatRequest& out) {
+  KERN_ASSERT(!style.efforts.empty(), "a style without efforts");
   out.effort = style.default_effort;
   const Json* effort = root.find("reasoning_effort");
   if (effort != nullptr && effort->type == Type::string && effort->text == "none") {

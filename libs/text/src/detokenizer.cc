@@ -16,6 +16,7 @@ std::string Detokenizer::push(TokenId id) {
     if (step.kind == Utf8Step::Kind::cut) break;
     whole += step.bytes;
   }
+  KERN_ASSERT(whole <= held_.size(), "{} of {}", whole, held_.size());
   std::string out = replace_broken_utf8(std::string_view(held_).substr(0, whole));
   held_.erase(0, whole);
   KERN_ASSERT(held_.size() <= 3, "{} bytes held", held_.size());

@@ -117,8 +117,36 @@ simdjson::error_code parse_one(std::string_view json, Json& out) {
   return simdjson::SUCCESS;
 }
 
+/// The object that `json` begins with, up to its closing brace. Control characters inside its
+/// strings, which models and clients forget to escape, are escaped.
+std::string first_object(std::string_view json) {
+  std::string out;
+  size_t depth = 0;
+  bool in_string = false;
+  bool is_escaped = false;
+  for (const char byte : json) {
+    const bool is_control = static_cast<unsigned char>(byte) < 0x20;
+    if (in_string && is_control) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(byte));
+    } else {
+      out += byte;
+    }
+    if (in_string) {
+      in_string = byte != '"' || is_escaped;
+      is_escaped = byte == '\\' && !is_escaped;
+    } else if (byte == '"') {
+      in_string = true;
+    } else if (byte == '{' || byte == '[') {
+      ++depth;
+    } else if ((byte == '}' || byte == ']') && (depth == 0 || --depth == 0)) {
+      break;
+    }
+  }
+  return out;
+}
+
 simdjson::error_code read_members(std::string_view json, std::vector<JsonMember>& out) {
-  const simdjson::padded_string padded(json);
+  const simdjson::padded_string padded(first_object(json));
   ondemand::parser parser;
   ondemand::document document;
   if (auto error = parser.iterate(padded).get(document)) return error;
@@ -183,6 +211,7 @@ void print(const Json& value, JsonStyle style, std::string& out) {
 }  // namespace
 
 const Json* Json::find(std::string_view key) const {
+  KERN_ASSERT(keys.empty() || keys.size() == items.size());
   const auto place = std::ranges::find(keys, key);
   return place == keys.end() ? nullptr : &items[static_cast<size_t>(place - keys.begin())];
 }
@@ -193,6 +222,7 @@ const Json* Json::find_value(std::string_view key) const {
 }
 
 std::string_view type_name(Json::Type type) {
+  KERN_ASSERT(type <= Json::Type::object);
   constexpr std::string_view kNames[] = {"null", "boolean", "number", "string", "array", "object"};
   return kNames[static_cast<size_t>(type)];
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "kern/base/assert.h"
 #include "kern/text/splitter.h"
 
 namespace kern::text {
@@ -69,6 +70,7 @@ class Rewriter {
 
  private:
   Result<Escape> parse_escape() {
+    KERN_ASSERT(pattern_[at_] == '\\', "byte {}", at_);
     const size_t start = at_;
     if (start + 1 >= pattern_.size())
       return fail(Kind::caller, "split pattern: a backslash at the end, byte {}", start);
@@ -95,6 +97,7 @@ class Rewriter {
   }
 
   Result<ClassText> parse_class() {
+    KERN_ASSERT(pattern_[at_] == '[', "byte {}", at_);
     const size_t start = at_++;
     ClassText out;
     if (at_ < pattern_.size() && pattern_[at_] == '^') {
@@ -156,6 +159,7 @@ class Rewriter {
   }
 
   static Result<std::string> print_class(const ClassText& parsed) {
+    KERN_ASSERT(!parsed.items.empty());
     const std::string plain = fmt::format("[{}{}]", parsed.negated ? "^" : "", print_items(parsed));
     if (!parsed.other) return plain;
     if (parsed.negated)

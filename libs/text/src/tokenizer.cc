@@ -53,6 +53,7 @@ void for_each_chunk(std::string_view text, Visit&& visit) {
     ++chunk_chars;
     at += step.bytes;
   }
+  KERN_ASSERT(start <= at && at == text.size(), "{}, {} of {}", start, at, text.size());
   if (start < text.size()) visit(text.substr(start));
 }
 
@@ -74,6 +75,7 @@ Result<TokenizerSpec> parse_tokenizer_config(std::string_view json, std::string 
     return fail(Kind::weight_artifact,
                 "tokenizer config: expected an object `added_tokens_decoder`, got {}",
                 added == nullptr ? "none" : type_name(added->type));
+  KERN_ASSERT(added->keys.size() == added->items.size());
   TokenizerSpec spec{std::move(pattern)};
   for (size_t i = 0; i < added->keys.size(); ++i) {
     KERN_TRY(id, parse_id(added->keys[i]));
@@ -99,7 +101,9 @@ struct Tokenizer::Impl {
   void encode_chunk(std::string_view chunk, std::vector<TokenId>& ids) const {
     std::vector<std::string_view> pieces;
     splitter.split(chunk, pieces);
+    size_t piece_bytes = 0;
     for (const std::string_view piece : pieces) {
+      piece_bytes += piece.size();
       // A piece that is a token is that token, whatever its merges would give.
       const TokenId whole = vocabulary.find(piece);
       if (whole >= 0) {
@@ -108,6 +112,7 @@ struct Tokenizer::Impl {
         vocabulary.merge(piece, ids);
       }
     }
+    KERN_ASSERT(piece_bytes == chunk.size(), "{} of {}", piece_bytes, chunk.size());
   }
 
   /// `text` well-formed.
@@ -127,6 +132,7 @@ struct Tokenizer::Impl {
       }
       if (found == nullptr) continue;
       encode_ordinary(text.substr(done, at - done), ids);
+      KERN_ASSERT(!found->name.empty() && at >= done, "at {}, done {}", at, done);
       ids.push_back(found->id);
       done = at + found->name.size();
       at = done - 1;
@@ -160,6 +166,7 @@ struct Tokenizer::Impl {
         return fail(Kind::weight_artifact, "special `{}` names both id {} and id {}", slot.name,
                     place->second, slot.id);
     }
+    KERN_ASSERT(special_ids.size() == specials.size());
     return {};
   }
 };
@@ -177,6 +184,7 @@ Result<Tokenizer> Tokenizer::load(std::string_view model, TokenizerSpec spec) {
   KERN_TRY(vocabulary, Vocabulary::parse(model));
   auto impl = std::make_unique<Impl>(Impl{std::move(vocabulary), std::move(splitter), {}, {}});
   KERN_TRY_VOID(impl->name_slots(spec));
+  KERN_ASSERT(impl->specials.size() == static_cast<size_t>(spec.special_slots));
   return Tokenizer(std::move(impl));
 }
 

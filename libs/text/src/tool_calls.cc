@@ -111,6 +111,7 @@ void OutputParser::body(std::string_view text, std::vector<OutputEvent>& events)
       return;
     }
     case Place::argument:
+      KERN_ASSERT(!arguments_.empty());
       arguments_.back().text += text;
       return;
     case Place::json:
@@ -134,6 +135,7 @@ void OutputParser::end_tag(bool separated, std::vector<OutputEvent>& events) {
   const std::string tag_text = std::exchange(tag_text_, {});
   const auto [name, rest] = split_tag(tag_text);
   const Tag tag = tag_;
+  KERN_ASSERT(tag_text.size() <= kTagBytesMax, "{} bytes", tag_text.size());
   if (tag_is_body(name)) {
     tag_ = Tag::none;
     body(tag == Tag::open ? kOpenMarker : kCloseMarker, events);
@@ -206,6 +208,7 @@ void OutputParser::end_call(std::vector<OutputEvent>& events) {
 }
 
 std::string OutputParser::call_arguments() const {
+  KERN_ASSERT(has_raw_arguments_ || raw_arguments_.empty());
   if (has_raw_arguments_) return raw_arguments_;
   std::string out = "{";
   for (size_t i = 0; i < arguments_.size(); ++i) {

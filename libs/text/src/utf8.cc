@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "kern/base/assert.h"
+
 namespace kern::text {
 namespace {
 
@@ -68,6 +70,7 @@ std::string replace_broken_utf8(std::string_view text) {
   out.reserve(text.size());
   while (!text.empty()) {
     const Utf8Step step = utf8_step(text);
+    KERN_DCHECK(step.bytes > 0);
     out += step.kind == Utf8Step::Kind::character ? text.substr(0, step.bytes) : kReplacement;
     text.remove_prefix(step.bytes);
   }

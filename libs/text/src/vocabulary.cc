@@ -124,6 +124,7 @@ struct Candidate {
 
 TokenId Vocabulary::find(std::string_view token) const {
   if (token.empty() || token.size() > token_bytes_max_) return -1;
+  KERN_DCHECK(std::has_single_bit(table_.size()));
   const size_t mask = table_.size() - 1;
   for (size_t at = hash_bytes(token) & mask;; at = (at + 1) & mask) {
     const TokenId id = table_[at];
@@ -132,6 +133,7 @@ TokenId Vocabulary::find(std::string_view token) const {
 }
 
 Result<void> Vocabulary::insert(TokenId id) {
+  KERN_ASSERT(id >= 0 && id < size(), "id {}", id);
   const std::string_view token = bytes(id);
   const size_t mask = table_.size() - 1;
   size_t at = hash_bytes(token) & mask;
@@ -155,6 +157,7 @@ Result<Vocabulary> Vocabulary::parse(std::string_view model) {
     out.token_bytes_max_ = std::max(out.token_bytes_max_, token.size());
   }
   KERN_ASSERT(out.blob_.size() <= Tokenizer::kModelBytesMax);
+  KERN_ASSERT(out.starts_.size() == tokens.size() + 1);
   out.table_.assign(std::bit_ceil(tokens.size() * 2), -1);
   for (TokenId id = 0; id < out.size(); ++id) KERN_TRY_VOID(out.insert(id));
   for (int byte = 0; byte < 256; ++byte) {
@@ -188,6 +191,7 @@ void Vocabulary::merge(std::string_view piece, std::vector<TokenId>& ids) const 
   while (!queue.empty()) {
     const Candidate best = queue.top();
     queue.pop();
+    KERN_DCHECK(best.left < best.end && best.end <= size);
     const uint32_t middle = next[best.left];
     // Stale when either part has merged since: starts and ends only ever move on.
     if (middle == 0 || middle >= size || next[middle] != best.end) continue;
