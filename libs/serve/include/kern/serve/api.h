@@ -1,11 +1,10 @@
 #pragma once
 /// The OpenAI-style API without sockets: a whole HTTP request in, an answer or a stream of events
-/// out through a Responder. It parses and checks, renders and tokenizes, gives out RequestIds, turns
-/// tokens back into text, thoughts and tool calls, and ends answers at stop strings.
-/// Thread safety: one thread.
-/// Ownership / lifetime: Backend, Tokenizer and Clock outlive the Api; a Responder outlives its
-/// exchange, which ends at reply, at end_stream or at cancel.
-/// Does not: read sockets, hold connections, know how tokens are made.
+/// out through a Responder. It parses and checks, renders and tokenizes, gives out RequestIds,
+/// turns tokens back into text, thoughts and tool calls, and ends answers at stop strings. Thread
+/// safety: one thread. Ownership / lifetime: Backend, Tokenizer and Clock outlive the Api; a
+/// Responder outlives its exchange, which ends at reply, at end_stream or at cancel. Does not: read
+/// sockets, hold connections, know how tokens are made.
 
 #include <cstdint>
 #include <memory>
@@ -19,16 +18,13 @@
 #include "kern/base/log.h"
 #include "kern/engine/request.h"
 #include "kern/serve/backend.h"
-
-namespace kern::text {
-class Tokenizer;
-}
+#include "kern/text/chat.h"
 
 namespace kern::serve {
 
 /// Every limit of the front. Each is a flag of the daemons.
 struct Limits {
-  size_t body_bytes_max = size_t{64} << 20;
+  size_t body_bytes_max = size_t{16} << 20;
   size_t header_bytes_max = size_t{64} << 10;
   int64_t header_timeout_ms = 10'000;  ///< from the first byte of a request to its blank line
   int64_t body_timeout_ms = 60'000;    ///< from the blank line to the last byte of the body
@@ -36,13 +32,13 @@ struct Limits {
   int64_t write_timeout_ms = 60'000;   ///< a peer that takes no byte at all
   size_t stream_bytes_max = size_t{4} << 20;  ///< unread bytes of a stream before it is cut
   int32_t connections_max = 4096;
-  int32_t queue_max = 1024;            ///< answers asked for and not ended, over all requests
+  int32_t queue_max = 1024;  ///< answers asked for and not ended, over all requests
   int32_t json_depth_max = 64;
   int32_t n_max = 128;
-  int32_t prompts_max = 1024;          ///< prompts of one completions request
+  int32_t prompts_max = 1024;  ///< prompts of one completions request
   int32_t top_logprobs_max = 20;
   int32_t stop_strings_max = 16;
-  int32_t stop_bytes_max = 1024;       ///< bytes of one stop string
+  int32_t stop_bytes_max = 1024;  ///< bytes of one stop string
 };
 
 /// Refusals some vendors put on sampling parameters; absent: the usual OpenAI ranges.
@@ -54,12 +50,11 @@ struct VendorRules {
 struct ApiOptions {
   Limits limits;
   std::optional<VendorRules> vendor_rules;
-  std::vector<std::string> api_keys;   ///< empty: no key asked for
-  std::string version = "0";           ///< answer of GET /version
-  bool thinking_default = true;        ///< when a chat says nothing about thinking
-  std::string effort_default = "max";  ///< empty: no effort message
-  int32_t retry_after_s = 1;           ///< the header of 429 and 503
-  int64_t abort_wait_ms = 1000;        ///< how long an ended answer waits for the engine's last word
+  std::vector<std::string> api_keys;  ///< empty: no key asked for
+  std::string version = "0";          ///< answer of GET /version
+  text::ChatStyle style;              ///< how chats are rendered
+  int32_t retry_after_s = 1;          ///< the header of 429 and 503
+  int64_t abort_wait_ms = 1000;       ///< how long an ended answer waits for the engine's last word
 };
 
 struct HttpRequest {
@@ -68,8 +63,8 @@ struct HttpRequest {
   std::string authorization;  ///< header value or empty
   std::string request_id;     ///< x-request-id or empty
   std::string timeout;        ///< x-request-timeout in seconds, or empty
-  std::string body;
   bool loopback = false;      ///< whether the peer is this machine
+  std::string body;
 };
 
 using HttpHeader = std::pair<std::string, std::string>;
@@ -81,8 +76,8 @@ struct HttpResponse {
   std::string body;
 };
 
-/// Where an answer goes. Calls come from inside handle, deliver and tick; an implementation must not
-/// call back into the Api from them.
+/// Where an answer goes. Calls come from inside handle, deliver and tick; an implementation must
+/// not call back into the Api from them.
 class Responder {
  public:
   virtual ~Responder() = default;
@@ -107,6 +102,8 @@ class Api {
   Api(const Api&) = delete;
   Api& operator=(const Api&) = delete;
 
+  /// What can be refused before the body is read: key, route and method.
+  std::optional<HttpResponse> refuse_early(const HttpRequest& head);
   /// Answers at once and returns 0, or returns the exchange that will be answered by deliver.
   ExchangeId handle(HttpRequest request, Responder& responder);
   /// The client went away: every answer of the exchange is aborted, its Responder never used again.

@@ -1,9 +1,8 @@
 #pragma once
-/// What the HTTP front needs from whatever generates tokens: take a request, drop a request, say how
-/// it is. A node implements this over its engine, a test over a script.
-/// Thread safety: one thread calls every function here and Server::deliver.
-/// Ownership / lifetime: a Backend outlives the Server it was given to.
-/// Does not: know HTTP, text or tokenizers; it sees token ids alone.
+/// What the HTTP front needs from whatever generates tokens: take a request, drop a request, say
+/// how it is. A node implements this over its engine, a test over a script. Thread safety: one
+/// thread calls every function here and Server::deliver. Ownership / lifetime: a Backend outlives
+/// the Server it was given to. Does not: know HTTP, text or tokenizers; it sees token ids alone.
 
 #include <cstdint>
 #include <string>
@@ -17,10 +16,10 @@ namespace kern::serve {
 
 /// The one model this process serves.
 struct ModelInfo {
-  std::string name;                        ///< as clients spell it in `model`
-  std::vector<std::string> aliases;        ///< other names that mean the same model
-  int32_t max_model_len = 0;               ///< tokens of prompt and answer together
-  int64_t created = 0;                     ///< seconds since 1970
+  std::string name;                  ///< as clients spell it in `model`
+  std::vector<std::string> aliases;  ///< other names that mean the same model
+  int32_t max_model_len = 0;         ///< tokens of prompt and answer together
+  int64_t created = 0;               ///< seconds since 1970
   std::string owned_by = "kern";
   std::vector<engine::Token> stop_tokens;  ///< end every answer that does not ask for ignore_eos
   int32_t vocab = 0;                       ///< prompt ids are below this
@@ -49,7 +48,8 @@ class Backend {
  public:
   virtual ~Backend() = default;
   /// Takes a request whose id was never used before. Its answer comes through Server::deliver, also
-  /// from inside this call: any number of TokenEvents, then exactly one FinishedEvent or FailedEvent.
+  /// from inside this call: any number of TokenEvents, then exactly one FinishedEvent or
+  /// FailedEvent.
   virtual void submit(engine::Request request) = 0;
   /// Ends a live request soon. A FinishedEvent with reason aborted should follow (it tells what the
   /// cache spared); the front waits a short while for it and then goes on without. An unknown or

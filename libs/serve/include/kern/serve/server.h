@@ -44,12 +44,14 @@ class Server {
   void deliver(engine::RequestEvent event);
   /// Stops accepting, refuses new requests with 503, lets answers end, then calls `done` once.
   void drain(std::function<void()> done);
-  /// Closes every connection and aborts every answer now.
+  /// Closes every connection and aborts every answer now; the destructor does the same. A backend
+  /// that answers an abort through a pointer to this Server wants stop before that pointer goes.
   void stop();
 
- private:
-  struct State;
+  struct State;  ///< the source's own
   explicit Server(std::shared_ptr<State> state);
+
+ private:
   std::shared_ptr<State> state_;
 };
 
