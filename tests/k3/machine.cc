@@ -1,0 +1,150 @@
+#include "machine.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "checkpoint/checkpoint.h"
+#include "kern/base/file.h"
+#include "kern/base/log.h"
+#include "kern/base/prng.h"
+
+namespace k3_test {
+
+using namespace kern;
+
+namespace {
+
+std::string config_text(const std::string& name) {
+  auto text =
+      read_file(std::string(KERN_SOURCE_DIR) + "/k3/configs/" + name + ".json", size_t{1} << 20);
+  if (!text) FAIL(text.error().text());
+  return *text;
+}
+
+/// Checkpoints of this run; the folder goes when the run ends.
+class Checkpoints {
+ public:
+  Checkpoints()
+      : dir_(std::filesystem::temp_directory_path() / ("k3-test-" + std::to_string(getpid()))) {}
+  ~Checkpoints() {
+    catalogs_.clear();
+    std::error_code ignored;
+    std::filesystem::remove_all(dir_, ignored);
+  }
+  const safetensors::Catalog& get(const std::string& name) {
+    if (const auto found = catalogs_.find(name); found != catalogs_.end()) return found->second;
+    const auto done = k3::write_checkpoint(config_text(name), 1, {}, dir_ / name);
+    if (!done) FAIL(done.error().text());
+    auto catalog = safetensors::Catalog::open(dir_ / name);
+    if (!catalog) FAIL(catalog.error().text());
+    return catalogs_.emplace(name, std::move(*catalog)).first->second;
+  }
+
+ private:
+  std::filesystem::path dir_;
+  std::map<std::string, safetensors::Catalog> catalogs_;
+};
+
+}  // namespace
+
+k3::Config config_of(const std::string& name) {
+  auto config = k3::read_config(config_text(name));
+  if (!config) FAIL(config.error().text());
+  return *config;
+}
+
+const safetensors::Catalog& checkpoint_of(const std::string& name) {
+  static Checkpoints checkpoints;
+  return checkpoints.get(name);
+}
+
+k3::Options options(const std::string& model) {
+  k3::Options options;
+  options.model = model;
+  auto modules = k3::pinned_modules(std::string(KERN_BUILD_DIR) + "/lib/kern");
+  if (!modules) FAIL(modules.error().text());
+  options.modules = *modules;
+  options.limits.seqs_max = 4;
+  options.limits.chunk = 256;
+  options.limits.pack = 4;
+  options.limits.ctx_max = kPagesEach * 64;
+  return options;
+}
+
+manifest::Verified verified(Result<manifest::Manifest> manifest) {
+  if (!manifest) FAIL(manifest.error().text());
+  auto checked = manifest::verify(std::move(*manifest));
+  if (!checked) FAIL(manifest::to_text(checked.error()));
+  return std::move(*checked);
+}
+
+Machine::Machine(manifest::Verified manifest, const safetensors::Catalog& catalog,
+                 const Place& place)
+    : manifest_(std::move(manifest)), place_(place) {
+  runtime::Options options;
+  options.module_dirs = {std::string(KERN_BUILD_DIR) + "/lib/kern"};
+  options.capacity = {1 + 4 * kPagesEach, 64, 8};
+  if (place.peers != nullptr) options.peers["tp"] = place.peers;
+  auto runtime = runtime::Runtime::load(manifest_, &catalog, options, Log("test", Level::error));
+  if (!runtime) FAIL(runtime.error().text());
+  runtime_ = std::move(*runtime);
+}
+
+template <class T>
+void Machine::put(const std::string& buffer, const std::vector<T>& values) {
+  const auto bytes = runtime_->buffer(buffer);
+  if (bytes.empty()) return;  // a stage has only the inputs it uses
+  REQUIRE(bytes.size() >= values.size() * sizeof(T));
+  std::memcpy(bytes.data(), values.data(), values.size() * sizeof(T));
+}
+
+void Machine::run(const std::string& program, const std::vector<Feed>& feeds) {
+  const auto ranks = static_cast<int32_t>(place_.ranks);
+  Tokens token, slot, seq_len, lines, snapshot, pages, sums = {0};
+  const auto* table = manifest_.buffer("pages");
+  const int64_t width = table == nullptr ? 0 : table->shape[1].value;
+  for (const Feed& feed : feeds) {
+    const auto rows = static_cast<int32_t>(feed.tokens.size());
+    token.insert(token.end(), feed.tokens.begin(), feed.tokens.end());
+    for (int32_t p = feed.start; p < feed.start + rows; ++p)
+      slot.push_back((feed.first_page + p / ranks / 64) * 64 + p / ranks % 64);
+    for (int64_t i = 0; i < width; ++i) pages.push_back(feed.first_page + static_cast<int32_t>(i));
+    sums.push_back(sums.back() + rows);
+    seq_len.push_back(feed.start + rows);
+    lines.push_back(feed.slot);
+    snapshot.push_back(feed.snapshot);
+  }
+  const size_t seqs = feeds.size();
+  const int32_t rows = sums.back();
+  sums.resize(manifest_.buffer("cu_seqlens")->shape[0].value, rows);
+  put("token", token), put("slot", slot), put("seq_len", seq_len), put("lines", lines);
+  put("snapshot", snapshot), put("pages", pages), put("cu_seqlens", sums);
+  put("temperature", std::vector<float>(seqs, 0)), put("top_p", std::vector<float>(seqs, 1));
+  put("top_k", Tokens(seqs, 0)), put("min_p", std::vector<float>(seqs, 0));
+  put("seed", std::vector<int64_t>(seqs, 0)), put("draw", Tokens(seqs, 0));
+  const runtime::VarValue vars[] = {{"tokens", rows}, {"seqs", static_cast<int64_t>(seqs)}};
+  const auto done = runtime_->run(program, vars);
+  if (!done) FAIL(done.error().text());
+}
+
+std::vector<float> Machine::logits(size_t seq) {
+  const size_t vocab = manifest_.buffer("logits")->shape[1].value;
+  const auto all = values<float>("logits", (seq + 1) * vocab);
+  return {all.end() - static_cast<ptrdiff_t>(vocab), all.end()};
+}
+
+std::vector<std::byte> Machine::state(const std::string& name) {
+  const auto bytes = runtime_->state(name);
+  return {bytes.begin(), bytes.end()};
+}
+
+Tokens prompt(uint64_t seed, size_t count, int64_t vocab) {
+  Prng prng(seed);
+  Tokens tokens(count);
+  for (int32_t& token : tokens) token = static_cast<int32_t>(prng.below(vocab - 256));
+  return tokens;
+}
+
+}  // namespace k3_test
