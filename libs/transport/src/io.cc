@@ -91,7 +91,7 @@ void IoContext::post(std::function<void()> call) {
   asio::post(impl_->context, std::move(call));
 }
 
-/// Each object goes in a turn of its own: everything posted before its burial may still refer to it.
+/// Each object goes in a turn of its own: what was posted before its burial may still refer to it.
 void IoContext::bury(std::unique_ptr<Buried> object) {
   if (object == nullptr) return;
   Impl::Id id = 0;
