@@ -158,6 +158,10 @@ Result<void> check_config(const Config& config) {
     return fail(Kind::caller,
                 "config: `linear_attn_config.short_conv_kernel_size`: expected 2 to 16, got {}",
                 config.taps);
+  if (config.kda_dim % 2 != 0)  // a line's windows then end on a word, where the next line begins
+    return fail(Kind::caller,
+                "config: `linear_attn_config.head_dim`: expected an even number, got {}",
+                config.kda_dim);
   if (config.dense_layers < 0 || config.dense_layers > config.layers)
     return fail(Kind::caller, "config: `first_k_dense_replace`: expected 0 to {}, got {}",
                 config.layers, config.dense_layers);

@@ -87,13 +87,13 @@ inline constexpr float kRoundToInteger = 12582912.0F;  // 1.5 * 2^23
 /// x = n ln 2 + r, |r| <= ln 2 / 2. For |x| < 2^21.
 struct Reduced {
   float r;
-  int32_t n;
+  uint32_t n;  // two's complement, so that far arguments wrap instead of overflowing
 };
 inline Reduced reduce(float x) {
   const float shifted = x * kLog2E + kRoundToInteger;
   const float whole = shifted - kRoundToInteger;
   return {(x - whole * kLn2High) - whole * kLn2Low,
-          std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRoundToInteger)};
+          std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(kRoundToInteger)};
 }
 /// e^r - 1 on the reduced range: Taylor to r^7, relative error below 2^-25.
 inline float expm1_reduced(float r) {
@@ -105,8 +105,8 @@ inline float expm1_reduced(float r) {
   p = p * r + 0.5F;
   return p * r * r + r;
 }
-inline float power_of_two(int32_t n) {
-  return std::bit_cast<float>(static_cast<uint32_t>(n + 127) << 23);
+inline float power_of_two(uint32_t n) {
+  return std::bit_cast<float>((n + 127) << 23);
 }
 }  // namespace detail
 
