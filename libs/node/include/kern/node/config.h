@@ -15,6 +15,13 @@ namespace kern::node {
 /// Which program parses: decides which flags exist and which are needed.
 enum class Role : uint8_t { prefill_stage, decode_rank, one_process };
 
+/// What a main says about itself.
+struct Program {
+  Role role = Role::one_process;
+  std::string usage;  ///< printed above the options by --help
+  std::string vendor_rules_flag = "vendor-rules";
+};
+
 struct DaemonConfig {
   std::filesystem::path manifest;
   std::filesystem::path weights;
@@ -26,14 +33,14 @@ struct DaemonConfig {
 
   std::string host = "127.0.0.1";  ///< where the HTTP API listens
   int port = 8000;
-  std::string model_name;          ///< in /v1/models; empty: the manifest's label
+  std::string model_name;  ///< in /v1/models; empty: the manifest's label
   std::string api_key_file;
-  bool vendor_rules = false;       ///< --kimi-vendor-rules
+  bool vendor_rules = false;  ///< the flag of that program's name
 
-  std::string listen;         ///< heads: where stages or ranks dial in
-  std::string head;           ///< others: their head's --listen
-  std::string decode_listen;  ///< stage 0: where decode groups dial in
-  std::string decode;         ///< rank 0: the prefill head's --decode-listen
+  std::string listen;                   ///< heads: where stages or ranks dial in
+  std::string head;                     ///< others: their head's --listen
+  std::string decode_listen;            ///< stage 0: where decode groups dial in
+  std::string decode;                   ///< rank 0: the prefill head's --decode-listen
   std::string advertise = "127.0.0.1";  ///< address at which other processes reach this one
   int rank = 0;
 
@@ -54,6 +61,6 @@ struct ParsedConfig {
   DaemonConfig config;
   std::string help;
 };
-Result<ParsedConfig> parse_config(Role role, int argc, const char* const* argv);
+Result<ParsedConfig> parse_config(const Program& program, int argc, const char* const* argv);
 
 }  // namespace kern::node
