@@ -8,7 +8,7 @@ namespace {
 constexpr size_t kAddressBytesMax = 256;
 constexpr size_t kMembersMax = 4096;
 
-enum class Tag : uint8_t { member = 1, address = 2, peers = 3 };
+enum class Tag : uint8_t { member = 1, address = 2, peers = 3, times = 4 };
 
 void put(ByteWriter& w, const engine::ExecutorLimits& l) {
   w.put(l.prefill_rows_max);
@@ -50,12 +50,19 @@ std::vector<std::byte> encode(const JoinMessage& message) {
     w.put(Tag::address);
     w.put(a->epoch);
     w.put_text(a->address);
-  } else {
-    const auto& p = std::get<EpochPeers>(message);
+  } else if (const auto* p = std::get_if<EpochPeers>(&message)) {
     w.put(Tag::peers);
-    w.put(p.epoch);
-    w.put(static_cast<uint32_t>(p.addresses.size()));
-    for (const std::string& address : p.addresses) w.put_text(address);
+    w.put(p->epoch);
+    w.put(static_cast<uint32_t>(p->addresses.size()));
+    for (const std::string& address : p->addresses) w.put_text(address);
+  } else {
+    const auto& t = std::get<MemberTimes>(message);
+    w.put(Tag::times);
+    w.put(t.busy);
+    w.put(t.receiving);
+    w.put(t.sending);
+    w.put(t.items);
+    w.put(t.rows);
   }
   return w.take();
 }
@@ -90,6 +97,16 @@ Result<JoinMessage> decode_join(ByteSpan bytes) {
       out = std::move(p);
       break;
     }
+    case Tag::times: {
+      MemberTimes t;
+      t.busy = r.get<int64_t>();
+      t.receiving = r.get<int64_t>();
+      t.sending = r.get<int64_t>();
+      t.items = r.get<uint64_t>();
+      t.rows = r.get<uint64_t>();
+      out = t;
+      break;
+    }
     default:
       r.fail_read();
   }
@@ -98,14 +115,15 @@ Result<JoinMessage> decode_join(ByteSpan bytes) {
 }
 
 engine::ExecutorLimits tightest(engine::ExecutorLimits a, const engine::ExecutorLimits& b) {
-  a.prefill_rows_max = std::min(a.prefill_rows_max, b.prefill_rows_max);
-  a.prefill_seqs_max = std::min(a.prefill_seqs_max, b.prefill_seqs_max);
-  a.decode_seqs_max = std::min(a.decode_seqs_max, b.decode_seqs_max);
-  a.context_max = std::min(a.context_max, b.context_max);
+  const auto least = [](auto x, auto y) { return x == 0 ? y : y == 0 ? x : std::min(x, y); };
+  a.prefill_rows_max = least(a.prefill_rows_max, b.prefill_rows_max);
+  a.prefill_seqs_max = least(a.prefill_seqs_max, b.prefill_seqs_max);
+  a.decode_seqs_max = least(a.decode_seqs_max, b.decode_seqs_max);
+  a.context_max = least(a.context_max, b.context_max);
   a.top_logprobs_max = std::max(a.top_logprobs_max, b.top_logprobs_max);
   a.recurrent = a.recurrent || b.recurrent;
-  a.pages = std::min(a.pages, b.pages);
-  a.slots = std::min(a.slots, b.slots);
+  a.pages = least(a.pages, b.pages);
+  a.slots = least(a.slots, b.slots);
   return a;
 }
 

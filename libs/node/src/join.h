@@ -37,13 +37,18 @@ struct EpochPeers {
   engine::Epoch epoch = 0;
   std::vector<std::string> addresses;
 };
-using JoinMessage = std::variant<MemberJoin, EpochAddress, EpochPeers>;
+/// What a member's device thread did since it started; sent now and then.
+struct MemberTimes {
+  int64_t busy = 0, receiving = 0, sending = 0;  ///< nanoseconds
+  uint64_t items = 0, rows = 0;
+};
+using JoinMessage = std::variant<MemberJoin, EpochAddress, EpochPeers, MemberTimes>;
 
 std::vector<std::byte> encode(const JoinMessage& message);
 /// Fails with kind peer.
 Result<JoinMessage> decode_join(ByteSpan bytes);
 
-/// What every member allows: the smallest of each limit.
+/// What every member allows: the smallest of each limit; 0 means that a member has no such limit.
 engine::ExecutorLimits tightest(engine::ExecutorLimits a, const engine::ExecutorLimits& b);
 
 }  // namespace kern::node

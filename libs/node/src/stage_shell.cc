@@ -86,12 +86,12 @@ void StageShell::begin_epoch(engine::Epoch epoch) {
 void StageShell::listen_for_link() {
   listener_.reset();
   auto port = transport::listen_on({options_.advertise, 0}, options_.key.has_value());
-  if (!port) return options_.broken(port.error().text());
+  if (!port) return leave(port.error().text());
   const EpochAddress address{*epoch_, port->address.text()};
   transport::ListenerOptions o;
   o.terms = terms(transport::Purpose::link);
   o.terms.peer_index = options_.stage - 1;
-  o.accepted = [this](transport::Connection c) { link_up(true, std::move(c)); };
+  o.accepted = [this](transport::Connection c) { link_soon(true, std::move(c)); };
   o.rejected = [this](const Error& e) { log_.warn("data link refused: {}", e.text()); };
   listener_ = std::make_unique<transport::Listener>(io_, std::move(*port), std::move(o));
   options_.announce(address);
@@ -100,16 +100,30 @@ void StageShell::listen_for_link() {
 void StageShell::on_next(const EpochPeers& peers) {
   if (peers.epoch != epoch_ || peers.addresses.size() != 1) return;
   auto address = transport::Address::parse(peers.addresses[0]);
-  if (!address) return options_.broken(address.error().text());
+  if (!address) return leave(address.error().text());
   transport::DialOptions o;
   o.terms = terms(transport::Purpose::link);
   o.terms.peer_index = options_.stage + 1;
   o.give_up_after = 10 * kSecondNs;
   o.done = [this](Result<transport::Connection> c) {
-    if (!c) return options_.broken(c.error().text());
-    link_up(false, std::move(*c));
+    if (!c) return leave(c.error().text());
+    link_soon(false, std::move(*c));
   };
   dialer_ = std::make_unique<transport::Dialer>(io_, *address, std::move(o));
+}
+
+/// Outside the callback that brought the connection, whose owner the consequences may destroy.
+void StageShell::link_soon(bool inward, transport::Connection connection) {
+  auto kept = std::make_shared<transport::Connection>(std::move(connection));
+  io_.post([this, alive = alive_, inward, kept, epoch = epoch_] {
+    if (*alive && epoch == epoch_) link_up(inward, std::move(*kept));
+  });
+}
+
+void StageShell::leave(const std::string& why) {
+  io_.post([this, alive = alive_, why] {
+    if (*alive) options_.broken(why);
+  });
 }
 
 void StageShell::link_up(bool inward, transport::Connection connection) {
@@ -167,7 +181,7 @@ void StageShell::finished(const engine::Item& item, Result<engine::ItemResult> r
     // the reset; then the result is of an old epoch and is dropped.
     reported_ = false;
     ready_.reset();
-    broken_timer_.after(kResetGrace, [this, why = result.error().text()] { options_.broken(why); });
+    broken_timer_.after(kResetGrace, [this, why = result.error().text()] { leave(why); });
     pending_done_ = engine::ItemResult{item.id, {}};
     return;
   }

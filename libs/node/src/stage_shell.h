@@ -54,6 +54,8 @@ class StageShell {
  private:
   void begin_epoch(engine::Epoch epoch);
   void listen_for_link();
+  void link_soon(bool inward, transport::Connection connection);
+  void leave(const std::string& why);
   void link_up(bool inward, transport::Connection connection);
   void report_if_ready();
   void drop_broken_item();
