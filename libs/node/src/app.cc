@@ -1,6 +1,8 @@
 #include "kern/node/app.h"
 
 #include <csignal>
+#include <ctime>
+#include <utility>
 
 #include "group_head.h"
 #include "kern/trace/writer.h"
@@ -104,6 +106,7 @@ Result<std::unique_ptr<serve::Server>> start_server(Daemon& daemon, const Daemon
   options.port = static_cast<uint16_t>(config.port);
   options.api_key_file = config.api_key_file;
   options.api.limits.queue_max = config.queue_max;
+  options.api.style = text.style;
   if (config.vendor_rules) options.api.vendor_rules.emplace();
   KERN_TRY(server, serve::Server::start(transport::raw_context(daemon.io()), options, backend,
                                         text.tokenizer, clock, daemon.log()));
@@ -262,8 +265,8 @@ Result<int> decode_member(Daemon& daemon, const DaemonConfig& config, LoadedMode
   o.announce = [&](const EpochAddress& a) { member->announce(a); };
   o.broken = [&](const std::string& why) { member->rejoin(why); };
   o.device_lost = daemon.on_fatal();
-  shell = std::make_unique<RankShell>(daemon.io(), daemon.log(), *model.executor,
-                                      daemon.recorder(), std::move(parts), std::move(o));
+  shell = std::make_unique<RankShell>(daemon.io(), daemon.log(), *model.executor, daemon.recorder(),
+                                      std::move(parts), std::move(o));
   m.times = &shell->times();
   member = std::make_unique<Member>(daemon.io(), daemon.log(), std::move(m));
   IdleStop stop(daemon.io(), [&] { return !member->connected() || shell->idle(); });

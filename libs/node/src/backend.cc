@@ -10,7 +10,9 @@ namespace {
 /// Work that has not moved for this long is stuck.
 constexpr TimeNs kStuckAfter = 60 * kSecondNs;
 
-double seconds(int64_t ns) { return static_cast<double>(ns) / static_cast<double>(kSecondNs); }
+double seconds(int64_t ns) {
+  return static_cast<double>(ns) / static_cast<double>(kSecondNs);
+}
 
 /// Prometheus text, a family at a time.
 class Families {
@@ -61,9 +63,9 @@ void add_requests(Families& f, const engine::Counters& c) {
 void add_memory(Families& f, const engine::Counters& c,
                 const std::vector<engine::GroupStatus>& groups) {
   f.begin("kern_pages", "gauge", "Pages of state memory, by pool and use.");
-  f.sample("pool=\"prompts\",state=\"leased\"", c.pages_used);
-  f.sample("pool=\"prompts\",state=\"cached\"", c.pages_cached);
-  f.sample("pool=\"prompts\",state=\"free\"", c.pages_max - c.pages_used - c.pages_cached);
+  f.sample("pool=\"prompts\",state=\"leased\"", c.pages_used - c.pages_frozen);
+  f.sample("pool=\"prompts\",state=\"cached\"", c.pages_frozen);
+  f.sample("pool=\"prompts\",state=\"free\"", c.pages_max - c.pages_used);
   for (const engine::GroupStatus& g : groups) {
     f.sample(fmt::format("pool=\"group {}\",state=\"leased\"", g.id), g.pages_max - g.pages_free);
     f.sample(fmt::format("pool=\"group {}\",state=\"free\"", g.id), g.pages_free);
@@ -120,14 +122,14 @@ serve::Health EngineBackend::health() const {
     h.reason = why;
   } else if (!idle() && now() - c.last_progress > kStuckAfter) {
     h.state = serve::HealthState::stuck;
-    h.reason = fmt::format("no item or token came back for {:.0f} s", seconds(now() - c.last_progress));
+    h.reason =
+        fmt::format("no item or token came back for {:.0f} s", seconds(now() - c.last_progress));
   }
   const std::vector<StageTimes> all = stages();
   size_t here = 0;
   for (const StageTimes& s : all) here += s.here;
-  h.details_json =
-      fmt::format(R"({{"stages":{},"stages_here":{},"groups":{},"epochs":{}}})", all.size(), here,
-                  c.groups, c.epochs);
+  h.details_json = fmt::format(R"({{"stages":{},"stages_here":{},"groups":{},"epochs":{}}})",
+                               all.size(), here, c.groups, c.epochs);
   return h;
 }
 
@@ -149,7 +151,7 @@ std::vector<serve::StatusTable> EngineBackend::status() const {
   tables.push_back({"Prompt memory",
                     {"pages", "leased", "cached"},
                     {{std::to_string(c.pages_max), std::to_string(c.pages_used),
-                      std::to_string(c.pages_cached)}}});
+                      std::to_string(c.pages_frozen)}}});
   serve::StatusTable stage_table{
       "Stages", {"stage", "here", "items", "busy s", "receiving s", "sending s"}, {}};
   for (const StageTimes& s : stages())

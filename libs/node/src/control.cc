@@ -19,8 +19,8 @@ std::unique_ptr<transport::Channel> open_control(transport::IoContext& io,
   transport::ChannelOptions options;
   options.peer_timeout = peer_timeout;
   options.closed = std::move(handlers.closed);
-  options.message = [self, engine = std::move(handlers.engine), join = std::move(handlers.join)](
-                        const transport::Message& message) {
+  options.message = [self, engine = std::move(handlers.engine),
+                     join = std::move(handlers.join)](const transport::Message& message) {
     Result<void> done = fail(Kind::peer, "message type {} is not known", message.type);
     if (message.type == static_cast<uint16_t>(ControlType::engine)) {
       done = engine(message.payload);

@@ -55,7 +55,8 @@ Result<void> GroupHeadNode::listen() {
     return {};
   }
   if (config_.listen.empty())
-    return fail(Kind::caller, "`--listen` is missing: ranks 1 to {} dial in there", rank_count_ - 1);
+    return fail(Kind::caller, "`--listen` is missing: ranks 1 to {} dial in there",
+                rank_count_ - 1);
   KERN_TRY(address, transport::Address::parse(config_.listen));
   KERN_TRY(port, transport::listen_on(address, key_.has_value()));
   transport::ListenerOptions o;
@@ -170,8 +171,7 @@ void GroupHeadNode::form() {
   head_ = std::make_unique<engine::DecodeGroupHead>(std::move(*head));
   log_.info("{} ranks are here: {} pages and {} slots each, {} sequences a step", rank_count_,
             loaded_.limits.pages, loaded_.limits.slots, loaded_.limits.decode_seqs_max);
-  for (uint32_t r = 0; r < rank_count_; ++r)
-    head_->on_rank_up(static_cast<int32_t>(r), io_.now());
+  for (uint32_t r = 0; r < rank_count_; ++r) head_->on_rank_up(static_cast<int32_t>(r), io_.now());
 }
 
 // ---- the prefill head ----

@@ -36,8 +36,9 @@ Result<CutPart> cut_rows(const HandoffState& state, StateMemory memory, const en
                          uint32_t tokens, manifest::Member member) {
   CutPart part;
   if (state.shard != HandoffState::Shard::position || member.members == 1) {
-    each_page(from, state.bytes, memory.page_tokens, tokens,
-              [&](int64_t at, int64_t size) { part.pieces.push_back(memory.bytes.subspan(at, size)); });
+    each_page(from, state.bytes, memory.page_tokens, tokens, [&](int64_t at, int64_t size) {
+      part.pieces.push_back(memory.bytes.subspan(at, size));
+    });
     return part;
   }
   const int64_t rows = manifest::rows_held(tokens, member);

@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "kern/base/bytes.h"
 #include "kern/engine/messages.h"
 #include "kern/manifest/verify.h"
 

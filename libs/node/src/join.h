@@ -1,7 +1,7 @@
 #pragma once
 /// How processes of one pipeline or group find each other, beside the engine's own messages: who
-/// joins with which limits, and the addresses of one epoch's links. All travel on the control channel.
-/// Thread safety: plain values.
+/// joins with which limits, and the addresses of one epoch's links. All travel on the control
+/// channel. Thread safety: plain values.
 
 #include <string>
 #include <variant>

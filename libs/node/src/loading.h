@@ -5,13 +5,16 @@
 #include <memory>
 #include <string>
 
+#include "kern/base/sha256.h"
 #include "kern/node/config.h"
 #include "kern/node/runtime_executor.h"
+#include "kern/safetensors/catalog.h"
 
 namespace kern::node {
 
 struct LoadedModel {
   std::unique_ptr<manifest::Verified> manifest;
+  std::unique_ptr<safetensors::Catalog> weights;  ///< mapped; the runtime uses it in place
   std::unique_ptr<runtime::Runtime> runtime;
   std::unique_ptr<RuntimeExecutor> executor;
   engine::ExecutorLimits limits;  ///< of this process, by its manifest and flags

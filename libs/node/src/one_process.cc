@@ -29,7 +29,9 @@ OneProcessNode::OneProcessNode(transport::IoContext& io, const Log& log, LoadedM
       device_(*model.executor, recorder),
       timer_(io) {}
 
-OneProcessNode::~OneProcessNode() { *alive_ = false; }
+OneProcessNode::~OneProcessNode() {
+  *alive_ = false;
+}
 
 void OneProcessNode::submit(engine::Request request) {
   head_.submit(std::move(request), io_.now());

@@ -1,25 +1,42 @@
 #include "kern/node/peer_mesh.h"
 
 #include "kern/base/assert.h"
+#include "kern/transport/mesh.h"
 
 namespace kern::node {
 
-PeerMesh::PeerMesh(std::unique_ptr<transport::Mesh> mesh) : mesh_(std::move(mesh)) {
-  KERN_ASSERT(mesh_ != nullptr);
-}
 PeerMesh::~PeerMesh() = default;
 
-int PeerMesh::rank() const { return mesh_->rank(); }
-int PeerMesh::size() const { return mesh_->size(); }
+std::shared_ptr<transport::Mesh> PeerMesh::current() {
+  const std::lock_guard lock(mutex_);
+  return mesh_;
+}
 
 Result<void> PeerMesh::all_gather(ByteSpan send, MutableByteSpan receive) {
-  return with_context(mesh_->all_gather(send, receive), "rank {}", rank());
+  const auto mesh = current();
+  if (!mesh) return fail(Kind::peer, "the group's mesh is not formed");
+  return mesh->all_gather(send, receive);
 }
 
 Result<void> PeerMesh::all_to_all(ByteSpan send, MutableByteSpan receive) {
-  return with_context(mesh_->all_to_all(send, receive), "rank {}", rank());
+  const auto mesh = current();
+  if (!mesh) return fail(Kind::peer, "the group's mesh is not formed");
+  return mesh->all_to_all(send, receive);
 }
 
-void PeerMesh::shutdown(const std::string& reason) { mesh_->shutdown(reason); }
+void PeerMesh::set(std::unique_ptr<transport::Mesh> mesh) {
+  KERN_ASSERT(mesh->rank() == rank_ && mesh->size() == size_);
+  const std::lock_guard lock(mutex_);
+  mesh_ = std::move(mesh);
+}
+
+void PeerMesh::shutdown(const std::string& reason) {
+  std::shared_ptr<transport::Mesh> mesh;
+  {
+    const std::lock_guard lock(mutex_);
+    mesh = std::move(mesh_);
+  }
+  if (mesh) mesh->shutdown(reason);
+}
 
 }  // namespace kern::node

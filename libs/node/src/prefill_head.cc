@@ -146,9 +146,9 @@ Result<void> PrefillHeadNode::stage_join(uint32_t stage, const MemberJoin& join)
                 stage, stage_count_);
   if (stages_[stage].join) return fail(Kind::peer, "joined twice");
   const engine::ExecutorLimits both = tightest(limits_, join.limits);
-  if (head_ && (both.pages < limits_.pages || both.slots < limits_.slots ||
-                both.prefill_rows_max < limits_.prefill_rows_max ||
-                both.context_max < limits_.context_max))
+  if (head_ &&
+      (both.pages < limits_.pages || both.slots < limits_.slots ||
+       both.prefill_rows_max < limits_.prefill_rows_max || both.context_max < limits_.context_max))
     return fail(Kind::peer,
                 "stage {} allows {} pages, {} slots and {} rows, expected at least {}, {} and {}",
                 stage, join.limits.pages, join.limits.slots, join.limits.prefill_rows_max,
@@ -268,7 +268,8 @@ void PrefillHeadNode::drop_group(engine::GroupId id) {
 
 void PrefillHeadNode::submit(engine::Request request) {
   if (!head_) {
-    return deliver({request.id, engine::FailedEvent{engine::FailureKind::unavailable, not_ready()}});
+    return deliver(
+        {request.id, engine::FailedEvent{engine::FailureKind::unavailable, not_ready()}});
   }
   head_->submit(std::move(request), io_.now());
   pump();
@@ -330,7 +331,8 @@ std::vector<StageTimes> PrefillHeadNode::stages() const {
   std::vector<StageTimes> out;
   for (uint32_t s = 0; s < stage_count_; ++s) {
     const MemberTimes& t = stages_[s].times;
-    out.push_back({s, stages_[s].join.has_value(), t.busy, t.receiving, t.sending, t.items, t.rows});
+    out.push_back(
+        {s, stages_[s].join.has_value(), t.busy, t.receiving, t.sending, t.items, t.rows});
   }
   const DeviceTimes& own = local_->times();
   out[0] = {0, true, own.busy, own.receiving, own.sending, own.items, own.rows};

@@ -2,8 +2,8 @@
 /// Stage 0's process: the engine's PrefillHead between the HTTP front, the local stage, the other
 /// stages and the decode groups.
 /// Thread safety: everything on the IoContext's thread.
-/// The engine is made once every stage has joined for the first time, within what all of them allow;
-/// a stage that comes back with less is refused.
+/// The engine is made once every stage has joined for the first time, within what all of them
+/// allow; a stage that comes back with less is refused.
 
 #include <map>
 #include <memory>

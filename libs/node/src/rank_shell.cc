@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "kern/transport/mesh.h"
+
 namespace kern::node {
 namespace {
 
@@ -74,8 +76,12 @@ RankShell::Expecting RankShell::expect(const transport::PartHead& head) {
   const auto tokens = expected_tokens_.find(generation);
   if (tokens == expected_tokens_.end())
     return transport::Refusal{"no such hand-off is expected here"};
-  const engine::PartHeader header{engine::RequestId(head.request), generation, head.state,
-                                  tokens->second, head.bytes, head.digest};
+  const engine::PartHeader header{engine::RequestId(head.request),
+                                  generation,
+                                  head.state,
+                                  tokens->second,
+                                  head.bytes,
+                                  head.digest};
   const auto place = follower_.accept(header);
   if (!place) return transport::Refusal{place.error().text()};
   for (const engine::HandoffState& state : states_)

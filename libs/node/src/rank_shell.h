@@ -1,9 +1,9 @@
 #pragma once
-/// One decode rank as its head sees it: commands in, reports out. Joins the engine's RankFollower with
-/// the device thread, the mesh of each epoch and the receiver of hand-off parts.
-/// Used by rank 0 inside the group head's process and by every other rank behind its control channel.
-/// Thread safety: everything on the IoContext's thread; `Options`' callbacks come there too.
-/// An epoch begins with ResetEpoch: the mesh is torn down, a port for the new one is announced, and
+/// One decode rank as its head sees it: commands in, reports out. Joins the engine's RankFollower
+/// with the device thread, the mesh of each epoch and the receiver of hand-off parts. Used by rank
+/// 0 inside the group head's process and by every other rank behind its control channel. Thread
+/// safety: everything on the IoContext's thread; `Options`' callbacks come there too. An epoch
+/// begins with ResetEpoch: the mesh is torn down, a port for the new one is announced, and
 /// EpochReady is reported once the device is at rest and every member has joined.
 
 #include <functional>

@@ -6,10 +6,8 @@ namespace {
 /// A link is waited on in slices of this length; a shutdown ends the wait sooner.
 constexpr TimeNs kWaitSlice = kSecondNs;
 
-uint64_t rows_of(const engine::Item& item) {
-  uint64_t rows = 0;
-  for (const engine::Slice& slice : item.slices) rows += slice.tokens.size();
-  return rows;
+int64_t seqs_of(const engine::Item& item) {
+  return static_cast<int64_t>(item.slices.size());
 }
 
 }  // namespace
@@ -48,14 +46,14 @@ Result<engine::ItemResult> StageDevice::run(const engine::Item& item) {
     out = out_;
   }
   TimeNs at = clock_.now();
-  if (executor_.receives()) {
+  if (!executor_.received().empty()) {
     if (!in) return fail(Kind::peer, "the link from the stage before is gone");
     KERN_TRY_VOID(receive(*in, item));
     at = record("receive", item.id, at, times_.receiving);
   }
   KERN_TRY(result, executor_.run(item));
   at = record("run", item.id, at, times_.busy);
-  if (executor_.sends()) {
+  if (!executor_.sent().empty()) {
     if (!out) return fail(Kind::peer, "the link to the stage after is gone");
     KERN_TRY_VOID(send(*out, item));
     record("send", item.id, at, times_.sending);
@@ -67,7 +65,8 @@ Result<engine::ItemResult> StageDevice::run(const engine::Item& item) {
 
 Result<void> StageDevice::receive(transport::Link& link, const engine::Item& item) {
   std::vector<transport::InTensor> tensors;
-  for (const Crossing& c : executor_.received(item)) tensors.push_back({c.name, {c.bytes}});
+  for (const Crossing& c : executor_.received())
+    tensors.push_back({c.name, {c.valid(rows_of(item), seqs_of(item))}});
   KERN_TRY(ticket, link.post_receive(item.id, std::move(tensors)));
   for (;;) {
     KERN_TRY(done, link.wait_receive(ticket, kWaitSlice));
@@ -77,7 +76,8 @@ Result<void> StageDevice::receive(transport::Link& link, const engine::Item& ite
 
 Result<void> StageDevice::send(transport::Link& link, const engine::Item& item) {
   std::vector<transport::OutTensor> tensors;
-  for (const Crossing& c : executor_.sent(item)) tensors.push_back({c.name, {ByteSpan(c.bytes)}});
+  for (const Crossing& c : executor_.sent())
+    tensors.push_back({c.name, {ByteSpan(c.valid(rows_of(item), seqs_of(item)))}});
   KERN_TRY(ticket, link.post_send(item.id, std::move(tensors)));
   for (;;) {
     KERN_TRY(done, link.wait_send(ticket, kWaitSlice));

@@ -212,11 +212,11 @@ Result<void> StageShell::send_all(const engine::SendState& order, const engine::
   for (const engine::HandoffState& state : group.states) {
     const manifest::State* own = options_.manifest->state(state.name);
     if (own == nullptr) continue;  // another stage's
-    const StateMemory memory{options_.runtime->state(state.name),
-                             options_.page_tokens};
+    const StateMemory memory{options_.runtime->state(state.name), options_.page_tokens};
     for (uint32_t rank = 0; rank < group.ranks; ++rank) {
       KERN_TRY(address, transport::Address::parse(group.addresses[rank]));
-      KERN_TRY(part, cut_part(state, own->bytes, memory, order.from, order.tokens, rank, group.ranks));
+      KERN_TRY(part,
+               cut_part(state, own->bytes, memory, order.from, order.tokens, rank, group.ranks));
       kept.push_back(std::move(part));
       parts.push_back({address, order.request.value(), order.generation.value(), state.name,
                        kept.back().pieces});

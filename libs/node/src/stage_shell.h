@@ -1,10 +1,10 @@
 #pragma once
-/// One stage as its head sees it: commands in, reports out. Joins the engine's StageFollower with the
-/// device thread, the data links of each epoch and the sender of hand-off parts.
-/// Used by stage 0 inside the head's process and by every other stage behind its control channel.
-/// Thread safety: everything on the IoContext's thread; `Options`' callbacks come there too.
-/// An epoch begins with ResetEpoch: links are torn down, a port for the new link is announced, and
-/// EpochReady is reported once the device is at rest and both links are up.
+/// One stage as its head sees it: commands in, reports out. Joins the engine's StageFollower with
+/// the device thread, the data links of each epoch and the sender of hand-off parts. Used by stage
+/// 0 inside the head's process and by every other stage behind its control channel. Thread safety:
+/// everything on the IoContext's thread; `Options`' callbacks come there too. An epoch begins with
+/// ResetEpoch: links are torn down, a port for the new link is announced, and EpochReady is
+/// reported once the device is at rest and both links are up.
 
 #include <functional>
 #include <map>
@@ -33,9 +33,10 @@ struct StageShellOptions {
   int64_t page_tokens = 64;
   TimeNs part_timeout = 10 * kSecondNs;
   std::function<void(const engine::StageReport&)> report;
-  std::function<void(EpochAddress)> announce;       ///< this stage's data port of an epoch
-  std::function<void(const std::string&)> broken;   ///< a link failed without a reset: leave and rejoin
-  std::function<void(const Error&)> device_lost;    ///< the process must end
+  std::function<void(EpochAddress)> announce;  ///< this stage's data port of an epoch
+  std::function<void(const std::string&)>
+      broken;  ///< a link failed without a reset: leave and rejoin
+  std::function<void(const Error&)> device_lost;  ///< the process must end
 };
 
 class StageShell {

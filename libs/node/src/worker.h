@@ -1,6 +1,7 @@
 #pragma once
 /// One thread that runs jobs in order: a device's, or a sender's.
-/// Thread safety: post from any thread. Destruction lets the job in progress end and drops the rest.
+/// Thread safety: post from any thread. Destruction lets the job in progress end and drops the
+/// rest.
 
 #include <condition_variable>
 #include <deque>

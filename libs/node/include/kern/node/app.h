@@ -4,8 +4,13 @@
 /// Thread safety: called once, from main.
 /// Does not: read the environment.
 
+#include <functional>
+#include <string>
+#include <vector>
+
 #include "kern/engine/request.h"
 #include "kern/node/config.h"
+#include "kern/text/chat.h"
 #include "kern/text/tokenizer.h"
 
 namespace kern::node {
@@ -16,6 +21,7 @@ struct ModelText {
   std::vector<engine::Token> stop_tokens;
   std::string name;  ///< of the model, in /v1/models
   std::vector<std::string> aliases;
+  text::ChatStyle style;
 };
 
 /// One stage of the prefill pipeline; stage 0 also serves HTTP and needs `model_text`.

@@ -1,30 +1,41 @@
 #pragma once
-/// A decode group's collectives over a transport::Mesh: the runtime's PeerGroup of every rank.
-/// Thread safety: as PeerGroup, one call at a time from the device thread; shutdown from any.
-/// Failure: a lost, late or out-of-step rank is kind peer, and the group is then broken for good.
+/// The runtime's collectives over a transport mesh that is made anew for each epoch of a group.
+/// Thread safety: collectives and `set` on the device thread; `shutdown` from any thread.
+/// Failure: without a mesh, or after shutdown, every collective is kind peer.
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "kern/runtime/peers.h"
-#include "kern/transport/mesh.h"
+
+namespace kern::transport {
+class Mesh;
+}
 
 namespace kern::node {
 
 class PeerMesh : public runtime::PeerGroup {
  public:
-  explicit PeerMesh(std::unique_ptr<transport::Mesh> mesh);
+  PeerMesh(int rank, int size) : rank_(rank), size_(size) {}
   ~PeerMesh() override;
 
-  int rank() const override;
-  int size() const override;
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
   Result<void> all_gather(ByteSpan send, MutableByteSpan receive) override;
   Result<void> all_to_all(ByteSpan send, MutableByteSpan receive) override;
-  /// Fails the running call and every later one, from any thread.
+
+  /// The mesh of a new epoch; its rank and size are this group's.
+  void set(std::unique_ptr<transport::Mesh> mesh);
+  /// Wakes and fails the collective under way, and every later one until the next `set`.
   void shutdown(const std::string& reason);
 
  private:
-  std::unique_ptr<transport::Mesh> mesh_;
+  std::shared_ptr<transport::Mesh> current();
+
+  const int rank_, size_;
+  std::mutex mutex_;  ///< of the pointer
+  std::shared_ptr<transport::Mesh> mesh_;
 };
 
 }  // namespace kern::node
