@@ -29,7 +29,8 @@ std::vector<std::string> as_group(int size,
         told[static_cast<size_t>(rank)] = mesh.error().text();
         return;
       }
-      node::PeerMesh group(std::move(*mesh));
+      node::PeerMesh group(rank, size);
+      group.set(std::move(*mesh));
       told[static_cast<size_t>(rank)] = body(group);
     });
   for (auto& thread : threads) thread.join();
