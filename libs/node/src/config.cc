@@ -21,7 +21,7 @@ void add_model(po::options_description& all) {
       "capacity", po::value<int64_t>()->default_value(0),
       "tokens of paged state to hold (0: eight full contexts)")(
       "slots", po::value<int>()->default_value(0),
-      "sequences and cached prefixes with recurrent state (0: eight times max-seqs)")(
+      "sequences and cached prefixes with recurrent state (0: four times max-seqs)")(
       "host-gib", po::value<double>()->default_value(0),
       "host memory for parked prefixes; a host device has no other tier, so only 0")(
       "host-turn", po::value<int>()->default_value(0),

@@ -85,7 +85,8 @@ Result<InputFiller> InputFiller::create(const manifest::Verified& manifest,
     KERN_ASSERT(!bytes.empty(), "input `{}`", filled.buffer);
     if (filled.fill == Fill::snapshot)
       filler.snapshot_lines_ = lines_of_snapshot(manifest, filled.buffer);
-    filler.roles_.push_back({filled.fill, filled.dtype, filled.along, filled.width, bytes.data()});
+    filler.roles_.push_back({filled.fill, filled.dtype, filled.along, filled.width, bytes.data(),
+                             static_cast<int64_t>(bytes.size()) / manifest::size_of(filled.dtype)});
   }
   KERN_TRY_VOID(filler.add_tables(protocol, runtime));
   return filler;
@@ -195,6 +196,9 @@ void InputFiller::fill_boundaries(const RoleBuffer& to, const Item& item) const 
     rows += tokens_of(item.slices[g]);
     put_integer(to.data, to.dtype, static_cast<int64_t>(g) + 1, rows);
   }
+  // The sequences that are not there are empty, which keeps the whole buffer monotone.
+  for (auto i = static_cast<int64_t>(item.slices.size()) + 1; i < to.count; ++i)
+    put_integer(to.data, to.dtype, i, rows);
 }
 
 /// Entries behind a sequence's pages are page 0, so that the same item always leaves the same

@@ -16,6 +16,7 @@ struct RoleBuffer {
   manifest::Along along = manifest::Along::rows;
   int64_t width = 1;
   std::byte* data = nullptr;
+  int64_t count = 0;  ///< elements at the bound
 };
 
 /// How a group divides the positions of the paged states; one member holds all by default.

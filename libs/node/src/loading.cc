@@ -15,7 +15,7 @@ constexpr size_t kManifestBytesMax = size_t{1} << 30;
 /// Without --capacity: room for so many sequences of full length.
 constexpr int64_t kFullContexts = 8;
 /// Without --slots: so many per sequence of an item, for cached prefixes and hand-offs under way.
-constexpr int64_t kSlotsPerSeq = 8;
+constexpr int64_t kSlotsPerSeq = 4;
 
 /// This build's own modules lie beside its programs.
 std::filesystem::path own_modules() {

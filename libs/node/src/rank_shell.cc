@@ -68,6 +68,9 @@ transport::PartReceiverOptions RankShell::receiver_options() {
               e.text());
     part_done(head, false);
   };
+  o.closed = [this](const transport::Identity& from, const Error& e) {
+    log_.debug("hand-off connection of {} ended: {}", from.name(), e.text());
+  };
   return o;
 }
 
