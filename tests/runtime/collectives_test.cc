@@ -1,83 +1,13 @@
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "fixture.h"
+#include "kern/runtime/local_peers.h"
 
 using namespace kern;
 using namespace kern_test;
 using runtime::VarValue;
 
 namespace {
-
-/// What the members of one group share: a meeting place in this process.
-class Meeting {
- public:
-  explicit Meeting(int size) : sends_(static_cast<size_t>(size)) {}
-
-  /// Leaves `send`, waits for all, gives every member's to `take`, and waits until all have taken.
-  template <class Take>
-  void meet(int rank, ByteSpan send, Take take) {
-    {
-      std::lock_guard lock(mutex_);
-      sends_[static_cast<size_t>(rank)] = send;
-    }
-    wait();
-    take(sends_);
-    wait();
-  }
-
- private:
-  void wait() {
-    std::unique_lock lock(mutex_);
-    const uint64_t round = round_;
-    if (++arrived_ == sends_.size()) {
-      arrived_ = 0;
-      ++round_;
-      all_here_.notify_all();
-    } else {
-      all_here_.wait(lock, [&] { return round_ != round; });
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  std::vector<ByteSpan> sends_;
-  size_t arrived_ = 0;
-  uint64_t round_ = 0;
-};
-
-class ThreadPeers final : public runtime::PeerGroup {
- public:
-  ThreadPeers(Meeting& meeting, int rank, int size) : meeting_(meeting), rank_(rank), size_(size) {}
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  Result<void> all_gather(ByteSpan send, MutableByteSpan receive) override {
-    if (receive.size() != send.size() * static_cast<size_t>(size_))
-      return fail(Kind::peer, "{} bytes for {} members", receive.size(), size_);
-    meeting_.meet(rank_, send, [&](const std::vector<ByteSpan>& sends) {
-      size_t at = 0;
-      for (const ByteSpan from : sends) {
-        std::memcpy(receive.data() + at, from.data(), from.size());
-        at += from.size();
-      }
-    });
-    return {};
-  }
-  Result<void> all_to_all(ByteSpan send, MutableByteSpan receive) override {
-    const size_t block = send.size() / static_cast<size_t>(size_);
-    meeting_.meet(rank_, send, [&](const std::vector<ByteSpan>& sends) {
-      for (size_t r = 0; r < sends.size(); ++r)
-        std::memcpy(receive.data() + r * block,
-                    sends[r].data() + static_cast<size_t>(rank_) * block, block);
-    });
-    return {};
-  }
-
- private:
-  Meeting& meeting_;
-  int rank_, size_;
-};
 
 constexpr int kRanks = 3;
 
@@ -106,14 +36,12 @@ std::string collective(const std::string& name, const std::string& dtype) {
 template <class T>
 std::vector<std::vector<T>> share(const std::string& name, const std::string& dtype, int64_t n,
                                   const std::vector<std::vector<T>>& x) {
-  Meeting meeting(kRanks);
+  runtime::LocalGroup group(kRanks);
   std::vector<std::vector<T>> out(kRanks);
-  std::vector<std::unique_ptr<ThreadPeers>> peers;
   std::vector<std::unique_ptr<runtime::Runtime>> runtimes;
   for (int rank = 0; rank < kRanks; ++rank) {
-    peers.push_back(std::make_unique<ThreadPeers>(meeting, rank, kRanks));
     runtime::Options with = options();
-    with.peers["tp"] = peers.back().get();
+    with.peers["tp"] = &group.member(rank);
     runtimes.push_back(loaded(collective(name, dtype), with));
     put(runtimes.back()->buffer("x"), x[static_cast<size_t>(rank)]);
   }
@@ -172,10 +100,9 @@ TEST_CASE("an all-to-all hands block i to member i", "[runtime][collectives]") {
 
 TEST_CASE("a collective that spans more than its buffer is refused at load",
           "[runtime][collectives]") {
-  Meeting meeting(kRanks);
-  ThreadPeers peers(meeting, 0, kRanks);
+  runtime::LocalGroup group(kRanks);
   runtime::Options with = options();
-  with.peers["tp"] = &peers;
+  with.peers["tp"] = &group.member(0);
   std::string json = collective("allgather_f32", "f32");
   json.replace(json.find("\"max\": 4"), 8, "\"max\": 5");
   CHECK(refusal(json, with) ==
@@ -184,22 +111,13 @@ TEST_CASE("a collective that spans more than its buffer is refused at load",
 }
 
 TEST_CASE("a lost peer fails the run with its kind", "[runtime][collectives]") {
-  class Lost final : public runtime::PeerGroup {
-   public:
-    int rank() const override { return 0; }
-    int size() const override { return kRanks; }
-    Result<void> all_gather(ByteSpan, MutableByteSpan) override {
-      return fail(Kind::peer, "member 2 is gone");
-    }
-    Result<void> all_to_all(ByteSpan, MutableByteSpan) override {
-      return fail(Kind::peer, "member 2 is gone");
-    }
-  } lost;
+  runtime::LocalGroup group(kRanks);
   runtime::Options with = options();
-  with.peers["tp"] = &lost;
+  with.peers["tp"] = &group.member(0);
+  group.leave(2);
   const auto r = loaded(collective("allreduce_f32", "f32"), with);
   const auto done = r->run("main", std::vector<VarValue>{{"n", 1}});
   REQUIRE_FALSE(done);
   CHECK(done.error().kind == Kind::peer);
-  CHECK(done.error().text() == "program `main`, call 0, op `share`: member 2 is gone");
+  CHECK(done.error().text() == "program `main`, call 0, op `share`: rank 2 has left");
 }

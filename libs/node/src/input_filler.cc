@@ -85,8 +85,9 @@ Result<InputFiller> InputFiller::create(const manifest::Verified& manifest,
     KERN_ASSERT(!bytes.empty(), "input `{}`", filled.buffer);
     if (filled.fill == Fill::snapshot)
       filler.snapshot_lines_ = lines_of_snapshot(manifest, filled.buffer);
+    const manifest::Dim& outer = manifest.buffer(filled.buffer)->shape[0];
     filler.roles_.push_back({filled.fill, filled.dtype, filled.along, filled.width, bytes.data(),
-                             static_cast<int64_t>(bytes.size()) / manifest::size_of(filled.dtype)});
+                             outer.is_var() ? 0 : outer.value});
   }
   KERN_TRY_VOID(filler.add_tables(protocol, runtime));
   return filler;
@@ -152,6 +153,7 @@ void InputFiller::fill_rows(const RoleBuffer& to, const Item& item) const {
         value = page_tokens_ == 0 ? 0 : token_slot(slice, int64_t{slice.start} + i);
       put_integer(to.data, to.dtype, row, value);
     }
+  pad(to, row);
 }
 
 void InputFiller::fill_groups(const RoleBuffer& to, const Item& item) const {
@@ -196,9 +198,20 @@ void InputFiller::fill_boundaries(const RoleBuffer& to, const Item& item) const 
     rows += tokens_of(item.slices[g]);
     put_integer(to.data, to.dtype, static_cast<int64_t>(g) + 1, rows);
   }
-  // The sequences that are not there are empty, which keeps the whole buffer monotone.
-  for (auto i = static_cast<int64_t>(item.slices.size()) + 1; i < to.count; ++i)
-    put_integer(to.data, to.dtype, i, rows);
+  pad(to, static_cast<int64_t>(item.slices.size()) + 1);
+}
+
+/// An input of constant extent is checked to its end: what the item does not reach repeats the last
+/// value, so that sums stay sums and bounds hold, or is place 0, which nobody leases.
+void InputFiller::pad(const RoleBuffer& to, int64_t filled) const {
+  const int64_t size = manifest::size_of(to.dtype);
+  const bool place = to.fill == Fill::slot || to.fill == Fill::snapshot;
+  for (int64_t at = filled; at < to.fixed_extent; ++at) {
+    if (place)
+      put_integer(to.data, to.dtype, at, 0);
+    else
+      std::memcpy(to.data + at * size, to.data + (filled - 1) * size, static_cast<size_t>(size));
+  }
 }
 
 /// Entries behind a sequence's pages are page 0, so that the same item always leaves the same

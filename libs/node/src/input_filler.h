@@ -16,7 +16,7 @@ struct RoleBuffer {
   manifest::Along along = manifest::Along::rows;
   int64_t width = 1;
   std::byte* data = nullptr;
-  int64_t count = 0;  ///< elements at the bound
+  int64_t fixed_extent = 0;  ///< when the outermost extent is a constant; 0 when it is a var
 };
 
 /// How a group divides the positions of the paged states; one member holds all by default.
@@ -53,6 +53,7 @@ class InputFiller {
   void fill_rows(const RoleBuffer& to, const engine::Item& item) const;
   void fill_groups(const RoleBuffer& to, const engine::Item& item) const;
   void fill_boundaries(const RoleBuffer& to, const engine::Item& item) const;
+  void pad(const RoleBuffer& to, int64_t filled) const;
   void fill_table(Table& table, const engine::Item& item) const;
   void fill_lines(const Lines& lines, const engine::Item& item) const;
 

@@ -257,6 +257,16 @@ Result<void> HostRuntime::run(std::string_view program, std::span<const VarValue
   return start(*lowered);
 }
 
+/// Position of the last call that names a buffer; the number of calls when none does.
+size_t last_call_with(const manifest::Program& program, std::string_view buffer) {
+  for (size_t c = program.calls.size(); c-- > 0;)
+    for (const manifest::CallArg& arg : program.calls[c].args)
+      if (const auto* bound = std::get_if<manifest::BufferArg>(&arg);
+          bound != nullptr && bound->buffer == buffer)
+        return c;
+  return program.calls.size();
+}
+
 Result<void> HostRuntime::observe(std::string_view label, std::string_view buffer, Observer see) {
   const auto target = names_.buffers.find(buffer);
   if (!target) return fail(Kind::caller, "no buffer `{}`", buffer);
@@ -266,8 +276,9 @@ Result<void> HostRuntime::observe(std::string_view label, std::string_view buffe
     const std::byte* data = store_.buffer(*target, store_.places(p));
     if (data == nullptr) continue;
     const std::vector<manifest::Call>& calls = manifest_.programs[p].calls;
+    const size_t last = last_call_with(manifest_.programs[p], buffer);
     for (size_t c = 0; c < calls.size(); ++c) {
-      if (calls[c].label != label) continue;
+      if (label.empty() ? c != last : calls[c].label != label) continue;
       found = true;
       auto& watches = programs_[p]->watches;
       const LoweredProgram::Watch watch{
@@ -279,7 +290,7 @@ Result<void> HostRuntime::observe(std::string_view label, std::string_view buffe
   }
   if (!found)
     return fail(Kind::caller, "no call labelled `{}` stands in a program that uses buffer `{}`",
-                label, buffer);
+                label.empty() ? "(any)" : label, buffer);
   return {};
 }
 

@@ -77,8 +77,9 @@ class Runtime {
   virtual Result<void> run(std::string_view program, std::span<const VarValue> vars) = 0;
 
   /// Calls `see` with the bytes of a buffer, at its bound, after each call of that label in any
-  /// program run from now on. For people who compare layers; costs nothing until it is used. Kind
-  /// caller when no call has the label or no buffer the name.
+  /// program run from now on; an empty label means the last call that names the buffer. For people
+  /// who compare layers; costs nothing until it is used. Kind caller when no call has the label or
+  /// no buffer the name.
   using Observer = std::function<void(ByteSpan)>;
   virtual Result<void> observe(std::string_view label, std::string_view buffer, Observer see) = 0;
 };
