@@ -144,13 +144,30 @@ class Builder {
     }
   }
 
+  bool is_written(const Buffer& buffer) const {
+    for (const Program& program : m_.programs)
+      for (const Call& call : program.calls)
+        for (size_t a = 0; a < call.args.size(); ++a) {
+          const auto* ref = std::get_if<BufferArg>(&call.args[a]);
+          if (ref != nullptr && ref->buffer == buffer.name &&
+              writes(whole_.op(call.op)->params[a].direction))
+            return true;
+        }
+    return false;
+  }
+
   /// A buffer that is received, and written here once it is no longer looked at, but not handed
   /// on: what is written is another value, and gets a buffer of its own, since inputs are read-only.
+  /// The last stage hands nothing on, so there it may be changed in place.
   void split_received() {
     std::vector<Buffer> own;
-    for (const Buffer& buffer : m_.buffers) {
+    for (Buffer& buffer : m_.buffers) {
       const size_t b = *find(buffer.name);
       if (!plan_.receives(stage_, b) || plan_.hands_on(stage_, b)) continue;
+      if (stage_ + 1 == plan_.stages) {
+        if (is_written(buffer)) buffer.kind = BufferKind::inout;
+        continue;
+      }
       std::string name = buffer.name + ".own";
       while (whole_.buffer(name) != nullptr) name += '_';
       bool renamed = false;

@@ -28,7 +28,7 @@ void check_grid(const Scope& scope, const Launch& launch, const std::string& poi
     return scope.problem(pointer, "a grid of {} extents; expected 3", launch.grid.size());
   const bool clustered = launch.cluster.size() == 3;
   for (size_t i = 0; i < 3; ++i) {
-    const auto high = scope.check_expr(launch.grid[i], pointer);
+    const auto high = scope.check_expr(launch.grid[i], fmt::format("{}/grid/{}", pointer, i));
     if (!high) continue;
     const auto low = eval(launch.grid[i], scope.low);
     if (!low || *low < 1)
@@ -65,7 +65,7 @@ void check_kernel(const Scope& scope, const Launch& launch, const std::string& p
   check_cluster(scope, launch, pointer);
   if (launch.algo) scope.problem(pointer, "`algo` goes with built-ins only");
   if (!launch.shared_mem) return;
-  const auto bytes = scope.check_expr(*launch.shared_mem, pointer);
+  const auto bytes = scope.check_expr(*launch.shared_mem, pointer + "/shared_mem");
   if (bytes && *bytes > kSharedBytesMax)
     scope.problem(pointer, "shared memory reaches {} bytes at the vars' bounds; expected at most {}",
                   *bytes, kSharedBytesMax);

@@ -5,6 +5,30 @@
 /// and survive a move.
 /// Determinism: the same bytes give the same manifest, the same diagnostics in the same order.
 /// Does not: open files, know a model, look at modules or checkpoints (`check_binds` takes a list).
+///
+/// The rules, in the order they are checked:
+///  1 names      schema version 7; every name declared once; at least one program
+///  2 vars       `max` at least 1; one var an axis; no constant is a var; groups have ranks
+///  3 states     one size; host shapes; shards fit the state's kind, group and bytes
+///  4 buffers    shapes and sizes at the vars' bounds; the fields of each kind; peers
+///  5 domains    bounds in order and of the dtype; targets exist; lines divide a slot
+///  6 fills      the kind and dtype of each role
+///  7 binds      one entry a rank; ranges not empty; interleaves whole
+///  8 modules    source and hash syntax
+///  9 ops        interface; arguments fit in type and direction; no scratch or `out` read early
+/// 10 launches   module; block, grid, cluster and shared memory within limits at both ends of vars
+/// 11 packs      fields inside and apart; tensormaps
+/// 12 built-ins  the parameters of those that extensions add
+/// 13 calls      arity, dtype, i32 range, offsets, tensormap footprints
+/// 14 dataflow   nothing read before it is written or written where it is read-only; derive
+/// 15 batch      groups, rows, context; once, derive and graph exclude what they exclude
+/// 16 cut        a stage below at least two, an id
+/// 17 extensions listed when used, used when listed
+/// 18 unused     every declaration but constants is used
+/// Not checked: what a kernel computes, writes or reads beyond its declared parameters; the names
+/// and parameters of version 7's own built-ins, resolved at load; that a module's bytes match its
+/// hash; that a checkpoint has the tensors (`check_binds`); shapes of fills and the axes of a batch
+/// (`Protocol::check`); offsets into states; that a buffer is written whole.
 
 #include <memory>
 #include <optional>

@@ -1,0 +1,176 @@
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <map>
+
+#include "fixture.h"
+#include "kern/base/prng.h"
+#include "kern/manifest/cut.h"
+
+using namespace kern::manifest;
+using namespace kern_test;
+
+// Programs of random calls are run twice as symbols: whole, and as stages that hand their buffers on.
+// A value is a hash of the op and of everything it read, so equal values mean equal histories.
+
+namespace {
+
+using Values = std::map<std::string, uint64_t>;
+
+uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x7f4a7c15u;
+  x ^= x >> 31;
+  x *= 0xbf58476d1ce4e5b9u;
+  return x ^ (x >> 29);
+}
+
+uint64_t hash(std::string_view text) {
+  uint64_t h = 1469598103934665603u;
+  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return h;
+}
+
+const std::string* memory_of(const CallArg& arg) {
+  if (const auto* b = std::get_if<BufferArg>(&arg)) return &b->buffer;
+  if (const auto* s = std::get_if<StateArg>(&arg)) return &s->state;
+  return nullptr;
+}
+
+/// Runs a program on what memory holds; whoever was not written yet holds its own garbage.
+void run(const Verified& m, const Program& program, Values& memory, uint64_t garbage) {
+  const auto value = [&](const std::string& name) {
+    return memory.try_emplace(name, mix(garbage, hash(name))).first->second;
+  };
+  for (const Call& call : program.calls) {
+    const Op& op = *m.op(call.op);
+    uint64_t h = hash(call.op);
+    for (size_t a = 0; a < call.args.size(); ++a)
+      if (const std::string* name = memory_of(call.args[a]))
+        if (op.params[a].direction != Direction::out) h = mix(h, value(*name));
+    for (size_t a = 0; a < call.args.size(); ++a) {
+      const std::string* name = memory_of(call.args[a]);
+      if (name == nullptr || op.params[a].direction == Direction::in) continue;
+      const auto* ref = std::get_if<BufferArg>(&call.args[a]);
+      const bool part = ref != nullptr && ref->offset_bytes != 0;
+      memory[*name] = mix(mix(h, a), part ? mix(value(*name), 1) : 0);
+    }
+  }
+}
+
+struct Pipe {
+  Manifest manifest;
+  std::vector<std::string> labels;
+};
+
+constexpr int kBuffers = 5;
+
+/// A random straight line over a few buffers, each stage with a state of its own.
+Pipe random_pipe(kern::Prng& random) {
+  Pipe pipe;
+  Manifest& m = pipe.manifest;
+  m.model = "random";
+  m.vars = {{"n", 4, Axis::rows}, {"s", 1, Axis::groups}};
+  m.modules = {{"m", "m.cubin", std::string(64, '0')}};
+  m.buffers.push_back({"in", Dtype::i32, {Dim::of_var("n"), Dim::of(8)}, BufferKind::input});
+  m.buffers.back().fill = Fill::token;
+  for (int b = 0; b < kBuffers; ++b)
+    m.buffers.push_back({fmt::format("b{}", b), Dtype::i32, {Dim::of_var("n"), Dim::of(8)},
+                         BufferKind::workspace});
+  m.buffers.push_back({"out", Dtype::i32, {Dim::of_var("s")}, BufferKind::output});
+  const auto op = [&](const char* name, std::vector<ParamType> params) {
+    Launch launch;
+    launch.module = "m";
+    launch.entry = name;
+    launch.block = {1, 1, 1};
+    launch.grid = {Expr::constant(1), Expr::constant(1), Expr::of_var("s")};
+    m.ops.push_back({name, std::move(params), {}, {launch}});
+  };
+  const auto type = [](Direction d) { return ParamType::buffer(d, Dtype::i32); };
+  op("first", {type(Direction::in), type(Direction::out)});
+  op("copy", {type(Direction::in), type(Direction::out)});
+  op("change", {type(Direction::in), type(Direction::inout)});
+  op("state", {type(Direction::inout), ParamType::state(Direction::inout)});
+  op("last", {type(Direction::in), type(Direction::out)});
+  const auto any = [&] { return fmt::format("b{}", random.below(kBuffers)); };
+  Program program;
+  program.name = "run";
+  program.batch = Batch{1, std::string("n"), ""};
+  for (int b = 0; b < kBuffers; ++b)
+    program.calls.push_back({"first", {BufferArg{"in"}, BufferArg{fmt::format("b{}", b)}}, ""});
+  const size_t stages = 2 + random.below(3);
+  for (size_t s = 0; s < stages; ++s) {
+    const size_t first = program.calls.size();
+    m.states.push_back({fmt::format("s{}", s), State::Size::per_seq, 8, {}, {}});
+    program.calls.push_back({"state", {BufferArg{any()}, StateArg{m.states.back().name}}, ""});
+    for (size_t c = random.below(5); c > 0; --c) {
+      const int64_t offset = random.below(4) == 0 ? 4 : 0;
+      program.calls.push_back(
+          {random.below(3) == 0 ? "change" : "copy", {BufferArg{any()}, BufferArg{any(), offset}}, ""});
+    }
+    if (s == 0) continue;
+    program.calls[first].label = fmt::format("stage.{}", s);
+    pipe.labels.push_back(program.calls[first].label);
+  }
+  program.calls.push_back({"last", {BufferArg{any()}, BufferArg{"out"}}, ""});
+  m.programs.push_back(std::move(program));
+  return pipe;
+}
+
+/// What memory holds before a run, whole or in stages: the input, and the states of earlier runs.
+Values before(const Manifest& m) {
+  Values memory{{"in", 42}};
+  for (const State& state : m.states) memory[state.name] = hash(state.name);
+  return memory;
+}
+
+bool has_all_ops(const Manifest& m) {
+  std::map<std::string, int> called;
+  for (const Call& call : m.programs[0].calls) ++called[call.op];
+  return called.size() == m.ops.size();
+}
+
+}  // namespace
+
+TEST_CASE("stages run in order leave what the whole leaves", "[manifest][cut][prop]") {
+  const char* given = std::getenv("KERN_SEED");
+  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 0) : 1;
+  int cuts = 0, refused = 0;
+  for (uint64_t i = 0; i < 2000; ++i) {
+    INFO("KERN_SEED=" << seed << ", step " << i);
+    kern::Prng random(mix(seed, i));
+    const Pipe pipe = random_pipe(random);
+    if (!has_all_ops(pipe.manifest)) continue;
+    const Verified whole = verified(pipe.manifest);
+    const auto stages = cut(whole, pipe.labels);
+    if (!stages) {
+      ++refused;
+      for (const Diagnostic& d : stages.error())
+        CHECK(d.sentence.find("changes it in place") != std::string::npos);
+      continue;
+    }
+    ++cuts;
+    Values memory = before(*whole);
+    run(whole, whole->programs[0], memory, 1);
+    Values link, states;
+    std::vector<Verified> checked;
+    for (const Manifest& stage : *stages) {
+      checked.push_back(verified(stage));
+      const Verified& m = checked.back();
+      Values own = before(*m);
+      for (const std::string& name : received_buffers(*m)) own[name] = link.at(name);
+      run(m, *m.program("run"), own, 100 + static_cast<uint64_t>(m->cut->stage));
+      link.clear();
+      for (const std::string& name : sent_buffers(*m)) link[name] = own.at(name);
+      for (const State& state : m->states) states[state.name] = own.at(state.name);
+      if (m->cut->stage + 1 == m->cut->stages) states["out"] = own.at("out");
+      if (checked.size() > 1)
+        CHECK(check_edge(checked[checked.size() - 2], m).empty());
+    }
+    for (const auto& [name, value] : states) {
+      INFO(name);
+      CHECK(memory.at(name) == value);
+    }
+  }
+  INFO(cuts << " cuts, " << refused << " refused");
+  CHECK(cuts > 500);
+  CHECK(refused > 0);
+}

@@ -1,0 +1,99 @@
+#include <catch2/catch.hpp>
+
+#include "fixture.h"
+
+using namespace kern::manifest;
+using namespace kern_test;
+
+namespace {
+
+std::string said(std::string_view json) {
+  const auto result = parse(json);
+  REQUIRE_FALSE(result);
+  return to_text(result.error());
+}
+
+}  // namespace
+
+TEST_CASE("what is not JSON is refused with the line where it breaks", "[manifest][parse]") {
+  CHECK(said("{\n  \"model\": \"a\"\n  \"vars\": {}\n}").find("(line 3)") != std::string::npos);
+  CHECK(said("").find("not JSON") != std::string::npos);
+  CHECK(said("{\"model\": \"a\"} x").find("not JSON") != std::string::npos);
+  CHECK(said("[1, 2").find("not JSON") != std::string::npos);
+}
+
+TEST_CASE("nesting beyond any use is refused, not followed", "[manifest][parse]") {
+  std::string deep(100000, '[');
+  CHECK(said(deep).find("not JSON") != std::string::npos);
+  deep += std::string(100000, ']');
+  CHECK(said(deep).find("not JSON") != std::string::npos);
+}
+
+TEST_CASE("a value that is no object is refused", "[manifest][parse]") {
+  CHECK(said("[]") == "/: expected an object, got a list\n");
+  CHECK(said("7") == "/: expected an object, got a number\n");
+}
+
+TEST_CASE("a problem names its line", "[manifest][parse]") {
+  const auto result = parse(changed(fixture("base"), "\"seqs\": {\"max\": 4", "\"seqs\": {\"max\": -4"));
+  REQUIRE_FALSE(result);
+  REQUIRE(result.error().size() == 1);
+  CHECK(result.error()[0].pointer == "/vars/seqs/max");
+  CHECK(result.error()[0].sentence ==
+        "expected an integer from 0 to 9223372036854775807, got -4 (line 9)");
+}
+
+TEST_CASE("a name that stands twice is reported at the second", "[manifest][parse]") {
+  CHECK(said("{\"schema_version\": 7,\n\"model\": \"a\",\n\"model\": \"b\",\n\"buffers\": {}, "
+             "\"modules\": {}, \"ops\": {}, \"programs\": {}}") ==
+        "/model: `model` stands twice (line 3)\n");
+}
+
+TEST_CASE("a name with a slash or a tilde is escaped in the pointer", "[manifest][parse]") {
+  const auto result = load(changed(fixture("base"), "\"step\": {\"bytes\": 8}",
+                                   "\"step\": {\"bytes\": 8}, \"a/b~c\": {\"bytes\": 0}"));
+  REQUIRE_FALSE(result);
+  CHECK(result.error()[0].pointer == "/states/a~1b~0c");
+}
+
+TEST_CASE("a constant stands for its number wherever a number stands", "[manifest][parse]") {
+  const Manifest m = parsed(
+      changed(changed(changed(fixture("base"), "\"step\": {\"bytes\": 8}",
+                              "\"step\": {\"bytes\": \"WIDE\"}"),
+                      "{\"f32\": 0.25}", "{\"f32\": \"HALF\"}"),
+              "\"domain\": {\"min\": 0, \"max\": 99}", "\"domain\": {\"min\": 0, \"max\": \"WIDE\"}"));
+  CHECK(m.states[2].bytes == 32);
+  CHECK((m.buffers[0].domain->max == Bound(int64_t{32})));
+  CHECK((m.buffers[9].shape == std::vector<Dim>{Dim::of(100), Dim::of(32)}));
+  const auto& literal = std::get<Literal>(m.programs[0].calls[6].args[7]);
+  CHECK(literal.real == 0.5);
+}
+
+TEST_CASE("null leaves an optional key out", "[manifest][parse]") {
+  const Manifest m = parsed(changed(fixture("base"), "\"step\": {\"bytes\": 8}",
+                                    "\"step\": {\"bytes\": 8, \"shard\": null, \"host\": null}"));
+  CHECK_FALSE(m.states[2].shard.has_value());
+}
+
+TEST_CASE("a launch without args takes the op's params in order", "[manifest][parse]") {
+  const Manifest m = parsed(fixture("base"));
+  CHECK_FALSE(m.ops[0].launches[0].args.has_value());
+  CHECK(m.ops[0].launches[0].when->min == 2);
+  CHECK_FALSE(m.ops[0].launches[0].when->max);
+}
+
+TEST_CASE("a parameter type is read and written in one form", "[manifest][parse]") {
+  for (const char* text : {"i32", "i64", "f32", "u8", "in buffer<bf16>", "out buffer<fp8e8m0>",
+                           "inout state", "bytes<128>"}) {
+    const auto type = parse_param_type(text);
+    INFO(text);
+    REQUIRE(type);
+    CHECK(to_string(*type) == text);
+  }
+  for (const char* text : {"", "i16", "buffer<bf16>", "in  buffer<bf16>", "in buffer<bf17>",
+                           "in buffer<bf16", "bytes<0>", "bytes<08>", "bytes<-1>", "bytes<>",
+                           "bytes<99999999999999999999>", "state", "in buffer<>"}) {
+    INFO(text);
+    CHECK_FALSE(parse_param_type(text));
+  }
+}
