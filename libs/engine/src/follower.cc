@@ -73,6 +73,7 @@ void StageFollower::advance() {
     running_ = true;
     running_epoch_ = epoch_;
     actions_.run = std::move(queue_.front());
+    actions_.run_epoch = epoch_;
     queue_.erase(queue_.begin());
   }
   for (auto& [generation, sending] : sending_) {
@@ -139,6 +140,7 @@ void RankFollower::on_command(const RankCommand& command) {
           expected_.insert_or_assign(
               one.generation,
               Expected{one, std::vector<bool>(states_.size(), false), states_.size()});
+          actions_.reports.push_back(RankExpecting{epoch_, one.generation});
         } else {
           expected_.erase(one.generation);
         }

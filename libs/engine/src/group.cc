@@ -14,13 +14,16 @@
 namespace kern::engine {
 namespace {
 
-/// One generation on this group: granted, then running, then ended and waiting for its ranks.
+/// One generation on this group: expected by some ranks, granted once all do, running, and ended
+/// until its ranks are done with it.
 struct Sequence {
   Ask ask;
   pool::Lease lease;
   Place place;
   std::vector<bool> landed;  ///< by rank
   uint32_t missing = 0;      ///< ranks that have not landed
+  std::vector<bool> expects;  ///< by rank
+  uint32_t unready = 0;       ///< ranks that do not expect parts yet
   std::optional<Token> first_token;
   TimeNs deadline = 0;       ///< 0 once it runs or has ended
   bool running = false;
@@ -64,6 +67,7 @@ struct DecodeGroupHead::Impl {
   void maybe_run(Generation generation);
   void end(Generation generation, EndReason reason, std::string why);
   void free_ended();
+  void rank_expects(int32_t rank, const RankExpecting& report);
   void rank_landed(int32_t rank, const RankLanded& report);
   void item_done(int32_t rank, const ItemDone& report);
   void broke(int32_t rank);
@@ -151,7 +155,11 @@ void DecodeGroupHead::on_rank_lost(int32_t rank, TimeNs) {
 }
 
 void DecodeGroupHead::on_head_up(TimeNs) {
-  KERN_ASSERT(!impl_->connected && impl_->rest, "a head came before the ranks are at rest");
+  KERN_ASSERT(!impl_->connected, "a second head");
+  if (!impl_->rest) {
+    impl_->output.drop_head = true;  // a rank was lost while the head was dialled
+    return;
+  }
   impl_->connected = true;
   impl_->output.head.push_back(impl_->options.hello);
 }
@@ -193,11 +201,24 @@ void DecodeGroupHead::Impl::grant(const Ask& one, pool::Lease lease, TimeNs now)
   const TimeNs within = std::clamp<TimeNs>(one.fill_within, 1, options.fill_within_max);
   Sequence sequence{.ask = one, .lease = std::move(lease), .place = place,
                     .landed = std::vector<bool>(ranks(), false), .missing = ranks(),
+                    .expects = std::vector<bool>(ranks(), false), .unready = ranks(),
                     .first_token = std::nullopt, .deadline = now + within};
   sequences.emplace(one.generation, std::move(sequence));
   ++counters.grants;
   to_all_ranks(ExpectParts{epoch, one.request, one.generation, one.prompt_tokens, place});
-  output.head.push_back(Granted{one.generation, std::move(place)});
+}
+
+void DecodeGroupHead::Impl::rank_expects(int32_t rank, const RankExpecting& report) {
+  const auto at = sequences.find(report.generation);
+  if (report.epoch != epoch || at == sequences.end() || at->second.ended ||
+      at->second.expects[static_cast<size_t>(rank)]) {
+    ++counters.late_messages;
+    return;
+  }
+  at->second.expects[static_cast<size_t>(rank)] = true;
+  KERN_ASSERT(at->second.unready > 0);
+  if (--at->second.unready == 0)
+    output.head.push_back(Granted{report.generation, at->second.place});
 }
 
 void DecodeGroupHead::on_head_command(const GroupCommand& command, TimeNs now) {
@@ -342,6 +363,8 @@ void DecodeGroupHead::on_rank_report(int32_t rank, const RankReport& report, Tim
     self.rest = std::find(self.at_rest.begin(), self.at_rest.end(), false) == self.at_rest.end();
   } else if (const auto* done = std::get_if<ItemDone>(&report)) {
     self.item_done(rank, *done);
+  } else if (const auto* expects = std::get_if<RankExpecting>(&report)) {
+    self.rank_expects(rank, *expects);
   } else {
     self.rank_landed(rank, std::get<RankLanded>(report));
   }

@@ -293,6 +293,8 @@ void PrefillHead::tick(TimeNs now) {
   while (const auto id = self.ledger.overdue(now))
     self.fail(*id, FailureKind::deadline, "the request's deadline has passed", now);
   self.overdue_handoffs(now);
+  for (auto& [id, group] : self.groups)
+    if (group.ask_after <= now) group.ask_after = 0;
   self.note_readiness(now);
   if (self.unready_since && now - *self.unready_since >= self.options.wait_for_pipeline)
     self.fail_waiting(now);
@@ -321,8 +323,10 @@ HeadOutput PrefillHead::take_output() {
 }
 
 bool PrefillHead::ready() const { return impl_->ready(); }
-bool PrefillHead::idle() const { return impl_->ledger.empty() && impl_->live.empty() &&
-                                        impl_->handoffs.empty() && impl_->sends.empty(); }
+bool PrefillHead::idle() const {
+  return impl_->ledger.empty() && impl_->live.empty() && impl_->handoffs.empty() &&
+         impl_->sends.empty() && impl_->prefill.items_in_flight() == 0;
+}
 uint32_t PrefillHead::context_max() const { return impl_->context_max(); }
 
 Counters PrefillHead::counters() const {

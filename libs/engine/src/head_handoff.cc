@@ -247,11 +247,11 @@ bool PrefillHead::Impl::ended(GroupId group, const Ended& report, TimeNs now) {
   handoff->closing = true;
   handoff->deadline = now + options.release_within;
   if (report.reason == EndReason::expired) ++ledger.counters.handoffs_expired;
-  if (report.reason == EndReason::expired || report.reason == EndReason::aborted) {
-    hand_off_again(id, "the decode group gave the request up", now);
+  if (!whole && report.reason != EndReason::failed) {
+    const bool damaged = report.reason == EndReason::landing_failed;
+    hand_off_again(id, damaged ? report.why : "the decode group gave the request up", now);
     return true;
   }
-  if (report.reason == EndReason::landing_failed) ++ledger.counters.handoffs_failed;
   ledger.end(id, report.reason, now);
   let_go(id, now);
   return true;

@@ -66,7 +66,7 @@ struct PrefillHead::Impl {
       : options(given), prefill(std::move(scheduler)),
         up(static_cast<size_t>(given.stages), false),
         at_rest(static_cast<size_t>(given.stages), false),
-        next_generation(given.first_generation) {}
+        epoch(given.first_generation), next_generation(given.first_generation) {}
 
   HeadOptions options;
   PrefillScheduler prefill;
@@ -77,12 +77,12 @@ struct PrefillHead::Impl {
   std::map<GroupId, Group> groups;
   std::set<RequestId> homeless;  ///< live, in need of a group
   std::vector<bool> up, at_rest;
-  Epoch epoch = 0;
+  Epoch epoch;
   bool formed = false;
   std::optional<TimeNs> unready_since;  ///< none while ready; stays none until first ready
   bool was_ready = false;
   uint64_t next_item = 1;
-  uint64_t next_generation = 1;
+  uint64_t next_generation;
   uint32_t next_group = 1;
   uint32_t group_context = 0;  ///< the longest any group has offered
   HeadOutput output;

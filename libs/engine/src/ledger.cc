@@ -99,9 +99,8 @@ void Ledger::end(RequestId id, EndReason reason, TimeNs now) {
     case EndReason::failed:
       return fail(id, FailureKind::internal, "the model's output for this request is not a number");
     case EndReason::landing_failed:
-      return fail(id, FailureKind::internal, "the prompt's state arrived damaged");
     case EndReason::expired:
-      return fail(id, FailureKind::unavailable, "the prompt's state did not arrive in time");
+      return fail(id, FailureKind::unavailable, "the prompt's state did not arrive");
   }
 }
 

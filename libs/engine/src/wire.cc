@@ -169,6 +169,10 @@ KERN_WIRE(ExpectParts, expect_parts) {
   io.one(m.place);
 }
 KERN_WIRE(StopExpecting, stop_expecting) { io.one(m.generation); }
+KERN_WIRE(RankExpecting, rank_expecting) {
+  io.one(m.epoch);
+  io.one(m.generation);
+}
 KERN_WIRE(RankLanded, rank_landed) {
   io.one(m.epoch);
   io.one(m.generation);

@@ -25,6 +25,7 @@ class StageFollower {
   /// was started; each send is answered with on_sent, once, also after a cancel.
   struct Actions {
     std::optional<Item> run;
+    Epoch run_epoch = 0;  ///< of `run`: names the item's activations on the data link
     std::vector<SendState> send;
     std::vector<Generation> cancel;
     std::vector<GroupUp> groups_up;

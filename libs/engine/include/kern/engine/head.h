@@ -30,7 +30,8 @@ struct HeadOptions {
   TimeNs fill_within = 60 * kSecondNs;     ///< a grant is filled, plus …
   TimeNs fill_per_token = kMillisecondNs;  ///< … this for each prompt token
   TimeNs wait_for_pipeline = 30 * kSecondNs;  ///< queued requests outlive a lost peer so long
-  uint64_t first_generation = 1;  ///< above every generation of an earlier head of this cluster
+  /// Above every generation and epoch of an earlier head of this cluster, as a clock's reading is.
+  uint64_t first_generation = 1;
 };
 
 /// A command for one stage, 0 the local one.
@@ -83,7 +84,7 @@ class PrefillHead {
   TimeNs wake_at() const;
   /// The pipeline is formed and a group is there.
   bool ready() const;
-  /// No request is unfinished and no memory is held for one.
+  /// No request is unfinished, no memory is held for one, and no item is in flight.
   bool idle() const;
   /// The longest prompt + max_tokens that can be served now.
   uint32_t context_max() const;

@@ -21,6 +21,7 @@ using Generation = Strong<struct GenerationTag, uint64_t>;
 /// A decode group as its head names it; a group that comes back has a new one.
 using GroupId = Strong<struct GroupIdTag, uint32_t>;
 /// One life of a pipeline or of a group: it ends when any member is lost, and with it all state.
+/// Epochs grow, also from one head to the next.
 using Epoch = uint64_t;
 
 /// Where a sequence lies: the same numbers on every stage of a pipeline or rank of a group. A
@@ -198,6 +199,12 @@ using RankCommand = std::variant<ResetEpoch, RunItem, ExpectParts, StopExpecting
 
 // ---- rank to rank 0 ----
 
+/// Parts of this generation are welcome. Rank 0 grants once every rank has said so, because a stage's
+/// parts come on another link than rank 0's command and may be faster.
+struct RankExpecting {
+  Epoch epoch = 0;
+  Generation generation;
+};
 /// Every state of the rank's manifest has arrived, or `whole` is false and `why` says what did not.
 struct RankLanded {
   Epoch epoch = 0;
@@ -205,7 +212,7 @@ struct RankLanded {
   bool whole = true;
   std::string why;
 };
-using RankReport = std::variant<EpochReady, ItemDone, RankLanded>;
+using RankReport = std::variant<EpochReady, ItemDone, RankExpecting, RankLanded>;
 
 // ---- stage to rank ----
 

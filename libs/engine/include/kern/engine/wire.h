@@ -54,6 +54,7 @@ enum class MessageType : uint16_t {
   expect_parts = 64,
   stop_expecting = 65,
   rank_landed = 80,
+  rank_expecting = 81,
   part_header = 96,
   part_taken = 97,
 };
