@@ -1,7 +1,12 @@
 #include "kern/node/peer_mesh.h"
 
 #include <catch2/catch.hpp>
+#include <functional>
 #include <thread>
+
+#include "kern/base/clock.h"
+#include "kern/transport/mesh.h"
+#include "kern/transport/socket.h"
 
 using namespace kern;
 
@@ -57,7 +62,7 @@ TEST_CASE("a runtime's peer group over a mesh gathers and exchanges in rank orde
   CHECK(told == std::vector<std::string>{"g0g1g2 001020", "g0g1g2 011121", "g0g1g2 021222"});
 }
 
-TEST_CASE("a rank that leaves is a peer error that names the rank it hit", "[node][peers]") {
+TEST_CASE("a rank that leaves is a peer error that names the rank that left", "[node][peers]") {
   const auto told = as_group(3, [](runtime::PeerGroup& group) -> std::string {
     if (group.rank() == 1) return "left";
     std::vector<std::byte> got(3);
@@ -65,6 +70,6 @@ TEST_CASE("a rank that leaves is a peer error that names the rank it hit", "[nod
     if (done || done.error().kind != Kind::peer) return "wrong";
     return done.error().text();
   });
-  CHECK_THAT(told[0], Catch::StartsWith("rank 0: member "));
-  CHECK_THAT(told[2], Catch::StartsWith("rank 2: member "));
+  CHECK_THAT(told[0], Catch::StartsWith("member 1 of 3 "));
+  CHECK_THAT(told[2], Catch::StartsWith("member 1 of 3 "));
 }

@@ -88,6 +88,19 @@ void test_widen(const kern_block*, void* const* args) {
     pointer<float>(args, 1)[i] = pointer<uint8_t>(args, 0)[i];
 }
 
+// in i32 cu_seqlens, in i32 token, out i32 next, out f32 logprob, out i32 top, out f32 top_logprob,
+// i32 width; a block a sequence: next = last token + 1, or -1 behind a 13
+void test_next(const kern_block* where, void* const* args) {
+  const uint32_t seq = where->index[0];
+  const int32_t last = pointer<int32_t>(args, 1)[pointer<int32_t>(args, 0)[seq + 1] - 1];
+  pointer<int32_t>(args, 2)[seq] = last == 13 ? -1 : last + 1;
+  pointer<float>(args, 3)[seq] = -static_cast<float>(last);
+  for (int32_t i = 0, width = scalar<int32_t>(args, 6); i < width; ++i) {
+    pointer<int32_t>(args, 4)[static_cast<int32_t>(seq) * width + i] = last + 1 + i;
+    pointer<float>(args, 5)[static_cast<int32_t>(seq) * width + i] = -static_cast<float>(i);
+  }
+}
+
 // out f32 x, f32 value, i32 n
 void test_set(const kern_block*, void* const* args) {
   for (int32_t i = 0; i < scalar<int32_t>(args, 2); ++i)
