@@ -41,7 +41,7 @@ kern::Result<kern::manifest::Manifest> decode(const Config& config, const Option
 
 /// The layers at which `stages` even stages start, the first left out.
 kern::Result<std::vector<int64_t>> even_cuts(const Config& config, int64_t stages);
-/// Cuts a whole prefill manifest before the given layers.
+/// Cuts a whole prefill manifest before the given layers; without any it stays whole.
 kern::Result<std::vector<kern::manifest::Manifest>> stages(const kern::manifest::Manifest& whole,
                                                            const std::vector<int64_t>& layers);
 

@@ -110,7 +110,6 @@ Result<void> save_stages(const Config& config, const k3::Options& options, const
     layers = std::move(given);
   } else if (flags.count("--stages") != 0) {
     KERN_TRY(count, number(flags, "--stages"));
-    if (*count == 1) return save(whole, std::filesystem::path(flags.at("-o")) / "stage0.json");
     KERN_TRY(even, k3::even_cuts(config, *count));
     layers = std::move(even);
   } else {

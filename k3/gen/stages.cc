@@ -13,8 +13,8 @@ namespace m = kern::manifest;
 /// The largest stages come first: 93 layers over 8 are seven of twelve and one of nine. Where that
 /// leaves a last stage without a layer, the layers are spread evenly.
 Result<std::vector<int64_t>> even_cuts(const Config& config, int64_t stages) {
-  if (stages < 2 || stages > config.layers)
-    return fail(Kind::caller, "`--stages`: expected 2 to {}, got {}", config.layers, stages);
+  if (stages < 1 || stages > config.layers)
+    return fail(Kind::caller, "`--stages`: expected 1 to {}, got {}", config.layers, stages);
   const int64_t each = (config.layers + stages - 1) / stages;
   const bool fits = each * (stages - 1) < config.layers;
   std::vector<int64_t> layers;
@@ -25,6 +25,7 @@ Result<std::vector<int64_t>> even_cuts(const Config& config, int64_t stages) {
 
 Result<std::vector<m::Manifest>> stages(const m::Manifest& whole,
                                         const std::vector<int64_t>& layers) {
+  if (layers.empty()) return std::vector<m::Manifest>{whole};
   auto verified = m::verify(whole);
   if (!verified) return tl::unexpected<Error>(m::to_error(verified.error(), "the whole manifest"));
   std::vector<std::string> labels;

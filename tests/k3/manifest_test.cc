@@ -153,7 +153,7 @@ TEST_CASE("a group that does not divide the model is refused", "[k3][manifest]")
   CHECK(refusal(3) == "`--ranks` 3: does not divide num_attention_heads (8)");
   CHECK(refusal(0) == "`--ranks`: expected 1 to 1024, got 0");
   const auto stages = k3::even_cuts(config, 18);
-  CHECK(stages.error().message == "`--stages`: expected 2 to 17, got 18");
+  CHECK(stages.error().message == "`--stages`: expected 1 to 17, got 18");
   const auto whole = k3::prefill(config, options("x"));
   CHECK(!k3::stages(*whole, {99}).has_value());
 }
