@@ -149,6 +149,11 @@ void DecodeGroupHead::on_rank_up(int32_t rank, TimeNs) {
   if (std::find(up.begin(), up.end(), false) == up.end()) impl_->begin_epoch();
 }
 
+void DecodeGroupHead::set_address(int32_t rank, std::string address) {
+  KERN_ASSERT(rank >= 0 && static_cast<uint32_t>(rank) < impl_->ranks(), "rank {}", rank);
+  impl_->options.hello.addresses[static_cast<size_t>(rank)] = std::move(address);
+}
+
 void DecodeGroupHead::on_rank_lost(int32_t rank, TimeNs) {
   KERN_ASSERT(rank >= 0 && static_cast<uint32_t>(rank) < impl_->ranks(), "rank {}", rank);
   impl_->lose_rank(rank);

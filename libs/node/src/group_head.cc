@@ -117,10 +117,12 @@ Result<void> GroupHeadNode::rank_join(uint32_t rank, const MemberJoin& join) {
     return fail(Kind::peer, "rank {} has {} pages and {} slots, expected at least {} and {}", rank,
                 join.limits.pages, join.limits.slots, own.pages, own.slots);
   ranks_[rank].join = join;
-  if (head_)
+  if (head_) {
+    head_->set_address(static_cast<int32_t>(rank), join.parts_address);
     head_->on_rank_up(static_cast<int32_t>(rank), io_.now());
-  else
+  } else {
     form();
+  }
   pump();
   return {};
 }

@@ -10,6 +10,7 @@
 /// Does not: touch bytes; ranks check parts against their own manifest and report what landed.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "kern/base/result.h"
@@ -54,6 +55,8 @@ class DecodeGroupHead {
   // ranks
   /// The link to a rank is up (rank 0: the local one). When all are, a new epoch begins.
   void on_rank_up(int32_t rank, TimeNs now);
+  /// A rank that comes back may take parts elsewhere; before its on_rank_up.
+  void set_address(int32_t rank, std::string address);
   /// Everything ends; the link to the head is dropped until the group is whole again.
   void on_rank_lost(int32_t rank, TimeNs now);
   void on_rank_report(int32_t rank, const RankReport& report, TimeNs now);
