@@ -13,7 +13,6 @@ import numpy as np
 from checkpoint_files import read_config, read_tensors, stack_experts
 
 L2_EPS = 1e-6  # on the sum of squares of a KDA head's q or k
-MIX_EPS = 1e-5
 
 
 def to_bf16_bits(x):
@@ -58,13 +57,20 @@ class KdaState:
 
 
 @dataclass
+class Routing:
+    """Selection scores [t, experts] (sigmoid and bias) and the experts chosen [t, top_k]."""
+    selection: np.ndarray
+    ids: np.ndarray
+
+
+@dataclass
 class Trace:
     """What a forward leaves: per layer the stream and bank it read and the stream it wrote, the
     routing it chose, the state after the last token; at the end the logits of every position."""
     inputs: list = field(default_factory=list)   # (P [t, hidden], [bank rows [t, hidden]])
     outputs: list = field(default_factory=list)  # P [t, hidden]
     states: list = field(default_factory=list)   # KdaState, or latent rows [t, kv_lora + rope]
-    margins: list = field(default_factory=list)  # [t] gap behind the last chosen expert, or None
+    routing: list = field(default_factory=list)  # Routing, or None
     logits: np.ndarray = None
 
 
@@ -72,7 +78,7 @@ class Model:
     def __init__(self, config, tensors):
         self.config = config
         self.tensors = tensors
-        self.margin = None
+        self.routing = None
 
     @classmethod
     def load(cls, folder):
@@ -98,7 +104,7 @@ class Model:
         """The rows of bank and stream mixed by a learned pseudo-query; raw rows, no scale."""
         query = self.tensors[name + "_norm.weight"] * self.tensors[name + "_proj.weight"][0]
         rows = np.stack([*bank, stream])
-        keys = rows / np.sqrt(np.mean(rows * rows, axis=-1, keepdims=True) + MIX_EPS)
+        keys = rows / np.sqrt(np.mean(rows * rows, axis=-1, keepdims=True) + self.config.eps)
         scores = keys @ query
         weights = np.exp(scores - scores.max(axis=0))
         weights /= weights.sum(axis=0)
@@ -125,23 +131,22 @@ class Model:
     def score_scale(self):
         return (self.config.nope + self.config.rope) ** -0.5
 
+    def choose(self, layer, selection):
+        """The experts [t, top_k] of the largest selection scores, ascending."""
+        best = np.argsort(-selection, axis=-1, kind="stable")[:, :self.config.top_k]
+        return np.sort(best, axis=-1)
+
     def route(self, layer, m):
         """Experts [t, top_k] (ascending) and weights [t, top_k] of rows m."""
-        c = self.config
-        s = sigmoid(m @ self.of(layer, "block_sparse_moe.gate.weight").T)
-        order = np.argsort(-(s + self.of(layer, "block_sparse_moe.gate.e_score_correction_bias")),
-                           axis=-1, kind="stable")
-        sel = s + self.of(layer, "block_sparse_moe.gate.e_score_correction_bias")
-        ranked = np.take_along_axis(sel, order, axis=-1)
-        if c.top_k < c.experts:
-            self.margin = ranked[:, c.top_k - 1] - ranked[:, c.top_k]
-        else:
-            self.margin = np.full(len(m), np.inf)
-        ids = np.sort(order[:, :c.top_k], axis=-1)
+        base = "block_sparse_moe.gate."
+        s = sigmoid(m @ self.of(layer, base + "weight").T)
+        selection = s + self.of(layer, base + "e_score_correction_bias")
+        ids = self.choose(layer, selection)
+        self.routing = Routing(selection, ids)
         chosen = np.take_along_axis(s, ids, axis=-1)
-        if c.renormalize:
+        if self.config.renormalize:
             chosen = chosen / (chosen.sum(axis=-1, keepdims=True) + 1e-20)
-        return ids, chosen * c.scaling
+        return ids, chosen * self.config.scaling
 
     # ---- whole sequence ------------------------------------------------------------------------
 
@@ -155,7 +160,7 @@ class Model:
             stream, bank, state = self.layer(layer, stream, bank, r)
             trace.outputs.append(stream)
             trace.states.append(state)
-            trace.margins.append(self.margin)
+            trace.routing.append(self.routing)
         trace.logits = self.head(stream, bank, r)
         return trace
 
@@ -178,7 +183,7 @@ class Model:
         stream = r.bf(out) if stream is None else r.bf(stream + r.bf(out))
         mixed = self.mix(stream, bank, prefix + "mlp_res", r)
         m = self.rms(mixed, self.of(layer, "post_attention_layernorm.weight"), c.eps, r)
-        self.margin = None
+        self.routing = None
         f = self.moe(layer, m, r) if c.is_moe(layer) else r.bf(self.mlp(layer, "mlp", m, r))
         return r.bf(stream + f), bank, state
 
@@ -332,7 +337,8 @@ class Model:
         w, proj = self.tensors[name + "_norm.weight"], self.tensors[name + "_proj.weight"][0]
         masses, total = [], np.zeros_like(stream)
         for row in [*bank, stream]:
-            masses.append(np.exp(np.dot(row * w, proj) / np.sqrt(np.mean(row ** 2) + MIX_EPS)))
+            root = np.sqrt(np.mean(row ** 2) + self.config.eps)
+            masses.append(np.exp(np.dot(row * w, proj) / root))
         for mass, row in zip(masses, [*bank, stream]):
             total += mass / sum(masses) * row
         return r.bf(total)

@@ -1,4 +1,4 @@
-#include "kern/node/handoff.h"
+#include "handoff.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "kern/node/join.h"
+#include "join.h"
 
 #include <algorithm>
 
