@@ -12,8 +12,10 @@ namespace {
 
 void print_meta(const manifest::Meta& meta) {
   const std::pair<const char*, const std::string*> lines[] = {
-      {"generator", &meta.generator}, {"version", &meta.version},
-      {"config_sha256", &meta.config_sha256}, {"layout", &meta.layout},
+      {"generator", &meta.generator},
+      {"version", &meta.version},
+      {"config_sha256", &meta.config_sha256},
+      {"layout", &meta.layout},
       {"tokenizer", &meta.tokenizer}};
   for (const auto& [name, value] : lines)
     if (!value->empty()) fmt::print("{}: {}\n", name, *value);
@@ -23,8 +25,7 @@ void print_labels(const manifest::Manifest& m) {
   for (const auto& program : m.programs)
     for (size_t i = 0; i < program.calls.size(); ++i)
       if (!program.calls[i].label.empty())
-        fmt::print("{} {} {} ({})\n", program.name, i, program.calls[i].label,
-                   program.calls[i].op);
+        fmt::print("{} {} {} ({})\n", program.name, i, program.calls[i].label, program.calls[i].op);
 }
 
 }  // namespace

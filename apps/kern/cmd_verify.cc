@@ -76,9 +76,9 @@ std::string json_of(const Diagnostics& problems) {
 }
 
 std::string json_of(const Outcome& outcome, const Settings& settings) {
-  std::string out = fmt::format("{{\"file\": {}, \"ok\": {}, \"problems\": {}",
-                                json_quoted(outcome.file), outcome.problems.empty(),
-                                json_of(outcome.problems));
+  std::string out =
+      fmt::format("{{\"file\": {}, \"ok\": {}, \"problems\": {}", json_quoted(outcome.file),
+                  outcome.problems.empty(), json_of(outcome.problems));
   if (outcome.verified) {
     const auto& m = *outcome.verified;
     const Memory memory = memory_of(m, settings.capacity);

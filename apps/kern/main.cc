@@ -26,7 +26,8 @@ void print_usage(FILE* out) {
 int main(int argc, char** argv) {
   const kern::app::Arguments arguments(argv + 1, argv + argc);
   const std::string_view name = arguments.empty() ? std::string_view() : arguments[0];
-  if (name == "--help" || name == "-h" || name == "help") return print_usage(stdout), kern::app::kOk;
+  if (name == "--help" || name == "-h" || name == "help")
+    return print_usage(stdout), kern::app::kOk;
   try {
     for (const auto& command : kCommands)
       if (command.name == name) return command.run({arguments.begin() + 1, arguments.end()});

@@ -44,10 +44,14 @@ std::string batch_text(const manifest::Program& program) {
 
 std::string state_text(const State& state) {
   switch (state.size) {
-    case State::Size::per_token: return fmt::format("{} a token", human_bytes(state.bytes));
-    case State::Size::per_seq: return fmt::format("{} a sequence", human_bytes(state.bytes));
-    case State::Size::fixed: return fmt::format("{} fixed", human_bytes(state.bytes));
-    case State::Size::host: break;
+    case State::Size::per_token:
+      return fmt::format("{} a token", human_bytes(state.bytes));
+    case State::Size::per_seq:
+      return fmt::format("{} a sequence", human_bytes(state.bytes));
+    case State::Size::fixed:
+      return fmt::format("{} fixed", human_bytes(state.bytes));
+    case State::Size::host:
+      break;
   }
   return "the host's own";
 }
@@ -82,10 +86,15 @@ Memory memory_of(const Verified& m, const Capacity& capacity) {
       case BufferKind::weight:
         (buffer.placed_on_host ? memory.host_weights : memory.weights) += bytes;
         break;
-      case BufferKind::source: memory.sources += bytes; break;
+      case BufferKind::source:
+        memory.sources += bytes;
+        break;
       case BufferKind::carry:
-      case BufferKind::peer: memory.carries += bytes; break;
-      default: memory.step += bytes;
+      case BufferKind::peer:
+        memory.carries += bytes;
+        break;
+      default:
+        memory.step += bytes;
     }
   }
   for (const auto& op : m->ops) {
@@ -120,8 +129,10 @@ std::string summary_of(const Verified& m, const Capacity& capacity) {
   if (!m->states.empty()) out += "states\n" + states_text(m);
   const Memory memory = memory_of(m, capacity);
   out += fmt::format("memory a rank: weights {}", human_bytes(memory.weights));
-  if (memory.host_weights > 0) out += fmt::format(" (and {} on the host)", human_bytes(memory.host_weights));
-  if (memory.sources > 0) out += fmt::format(", sources while loading {}", human_bytes(memory.sources));
+  if (memory.host_weights > 0)
+    out += fmt::format(" (and {} on the host)", human_bytes(memory.host_weights));
+  if (memory.sources > 0)
+    out += fmt::format(", sources while loading {}", human_bytes(memory.sources));
   out += fmt::format(", carries {}, a step at most {}, scratch {}\n", human_bytes(memory.carries),
                      human_bytes(memory.step), human_bytes(memory.scratch));
   out += fmt::format("states at {} pages of {} tokens and {} slots: {}\n", capacity.pages,

@@ -13,13 +13,13 @@ struct Capacity {
 };
 
 struct Memory {
-  int64_t weights = 0;    ///< on the device
+  int64_t weights = 0;  ///< on the device
   int64_t host_weights = 0;
-  int64_t sources = 0;    ///< only while loading
+  int64_t sources = 0;  ///< only while loading
   int64_t carries = 0;
-  int64_t step = 0;       ///< inputs, outputs and workspaces at their bounds, none aliased
-  int64_t scratch = 0;    ///< of the op that wants most
-  int64_t states = 0;     ///< at the capacity
+  int64_t step = 0;     ///< inputs, outputs and workspaces at their bounds, none aliased
+  int64_t scratch = 0;  ///< of the op that wants most
+  int64_t states = 0;   ///< at the capacity
 };
 
 /// `page_tokens` is the stride of the manifest's page tables; 1 when it has none.

@@ -16,10 +16,10 @@ struct Checkpoint {
     std::string name, dtype;
     std::vector<int64_t> shape;
   };
-  std::vector<Tensor> tensors = {
-      {"up", "BF16", {4, 32}},      {"down", "BF16", {4, 32}},   {"embed", "BF16", {100, 32}},
-      {"gate.0", "BF16", {8, 32}},  {"gate.1", "BF16", {16, 32}}, {"gate.all", "BF16", {8, 4, 8}},
-      {"bias", "F32", {32}},        {"raw", "U8", {8, 8}}};
+  std::vector<Tensor> tensors = {{"up", "BF16", {4, 32}},      {"down", "BF16", {4, 32}},
+                                 {"embed", "BF16", {100, 32}}, {"gate.0", "BF16", {8, 32}},
+                                 {"gate.1", "BF16", {16, 32}}, {"gate.all", "BF16", {8, 4, 8}},
+                                 {"bias", "F32", {32}},        {"raw", "U8", {8, 8}}};
 
   Tensor& operator[](std::string_view name) {
     for (Tensor& tensor : tensors)
@@ -74,9 +74,10 @@ TEST_CASE("bytes on disk may bind eight-bit floats", "[manifest][binds]") {
 TEST_CASE("a range lies inside its tensor", "[manifest][binds]") {
   Checkpoint checkpoint;
   checkpoint["gate.all"].shape = {7, 32};
-  CHECK(checkpoint.said(verified(fixture("base"))) ==
-        Lines{"/buffers/gate/bind/1: rows [4, 8) and columns [0, 32) of tensor `gate.all`, which is "
-              "7 x 32"});
+  CHECK(
+      checkpoint.said(verified(fixture("base"))) ==
+      Lines{"/buffers/gate/bind/1: rows [4, 8) and columns [0, 32) of tensor `gate.all`, which is "
+            "7 x 32"});
 }
 
 TEST_CASE("the segments fill the buffer exactly on every rank", "[manifest][binds]") {
@@ -86,8 +87,9 @@ TEST_CASE("the segments fill the buffer exactly on every rank", "[manifest][bind
         Lines{"/buffers/table/bind: the segments make 3232 elements on rank 0; the buffer holds "
               "3200"});
   const auto uneven = changed(fixture("base"), "[[0, 4], [4, 8]]", "[[0, 4], [4, 7]]");
-  CHECK(Checkpoint().said(verified(uneven)) ==
-        Lines{"/buffers/gate/bind: the segments make 608 elements on rank 1; the buffer holds 640"});
+  CHECK(
+      Checkpoint().said(verified(uneven)) ==
+      Lines{"/buffers/gate/bind: the segments make 608 elements on rank 1; the buffer holds 640"});
 }
 
 TEST_CASE("interleaved tensors are alike and divide into blocks", "[manifest][binds]") {

@@ -9,8 +9,8 @@
 using namespace kern::manifest;
 using namespace kern_test;
 
-// Programs of random calls are run twice as symbols: whole, and as stages that hand their buffers on.
-// A value is a hash of the op and of everything it read, so equal values mean equal histories.
+// Programs of random calls are run twice as symbols: whole, and as stages that hand their buffers
+// on. A value is a hash of the op and of everything it read, so equal values mean equal histories.
 
 namespace {
 
@@ -73,8 +73,8 @@ Pipe random_pipe(kern::Prng& random) {
   m.buffers.push_back({"in", Dtype::i32, {Dim::of_var("n"), Dim::of(8)}, BufferKind::input});
   m.buffers.back().fill = Fill::token;
   for (int b = 0; b < kBuffers; ++b)
-    m.buffers.push_back({fmt::format("b{}", b), Dtype::i32, {Dim::of_var("n"), Dim::of(8)},
-                         BufferKind::workspace});
+    m.buffers.push_back(
+        {fmt::format("b{}", b), Dtype::i32, {Dim::of_var("n"), Dim::of(8)}, BufferKind::workspace});
   m.buffers.push_back({"out", Dtype::i32, {Dim::of_var("s")}, BufferKind::output});
   const auto op = [&](const char* name, std::vector<ParamType> params) {
     Launch launch;
@@ -103,8 +103,9 @@ Pipe random_pipe(kern::Prng& random) {
     program.calls.push_back({"state", {BufferArg{any()}, StateArg{m.states.back().name}}, ""});
     for (size_t c = random.below(5); c > 0; --c) {
       const int64_t offset = random.below(4) == 0 ? 4 : 0;
-      program.calls.push_back(
-          {random.below(3) == 0 ? "change" : "copy", {BufferArg{any()}, BufferArg{any(), offset}}, ""});
+      program.calls.push_back({random.below(3) == 0 ? "change" : "copy",
+                               {BufferArg{any()}, BufferArg{any(), offset}},
+                               ""});
     }
     if (s == 0) continue;
     program.calls[first].label = fmt::format("stage.{}", s);
@@ -162,8 +163,7 @@ TEST_CASE("stages run in order leave what the whole leaves", "[manifest][cut][pr
       for (const std::string& name : sent_buffers(*m)) link[name] = own.at(name);
       for (const State& state : m->states) states[state.name] = own.at(state.name);
       if (m->cut->stage + 1 == m->cut->stages) states["out"] = own.at("out");
-      if (checked.size() > 1)
-        CHECK(check_edge(checked[checked.size() - 2], m).empty());
+      if (checked.size() > 1) CHECK(check_edge(checked[checked.size() - 2], m).empty());
     }
     for (const auto& [name, value] : states) {
       INFO(name);

@@ -194,10 +194,11 @@ TEST_CASE("an output belongs to the last stage", "[manifest][cut]") {
 }
 
 TEST_CASE("an input that nobody could fill in a later stage is refused", "[manifest][cut]") {
-  CHECK(said(pipe_with("\"kind\": \"input\", \"fill\": \"cu_seqlens\"", "\"kind\": \"input\""),
-             kLabels) ==
-        Lines{"/buffers/bounds: stage 2 reads this input, which has no fill and is no table: nobody "
-              "could fill it there"});
+  CHECK(
+      said(pipe_with("\"kind\": \"input\", \"fill\": \"cu_seqlens\"", "\"kind\": \"input\""),
+           kLabels) ==
+      Lines{"/buffers/bounds: stage 2 reads this input, which has no fill and is no table: nobody "
+            "could fill it there"});
 }
 
 TEST_CASE("what is no whole manifest is not cut", "[manifest][cut]") {
@@ -206,8 +207,7 @@ TEST_CASE("what is no whole manifest is not cut", "[manifest][cut]") {
   CHECK(said(print(m), kLabels) == Lines{"/cut: already a stage of a cut"});
   m = parsed(fixture("pipe"));
   m.buffers[11].kind = BufferKind::inout;
-  CHECK(said(print(m), kLabels) ==
-        Lines{"/buffers/bank.0: an uncut manifest has no inout buffer"});
+  CHECK(said(print(m), kLabels) == Lines{"/buffers/bank.0: an uncut manifest has no inout buffer"});
   m = parsed(fixture("pipe"));
   m.programs[1].batch.reset();
   m.programs[1].once = true;
@@ -225,9 +225,10 @@ TEST_CASE("a buffer changed in place and dropped by a stage in the middle is ref
   // layer 3 starts from a fresh hidden stream, so nothing of stage 1 is handed on in `hidden`
   m.programs[1].calls.insert(m.programs[1].calls.begin() + 7, m.programs[1].calls[0]);
   m.programs[1].calls[7].label = "again";
-  CHECK(said(print(m), {"layer.2", "again"}) ==
-        Lines{"/buffers/hidden: stage 1 receives this buffer, changes it in place and does not hand "
-              "it on; cut elsewhere"});
+  CHECK(
+      said(print(m), {"layer.2", "again"}) ==
+      Lines{"/buffers/hidden: stage 1 receives this buffer, changes it in place and does not hand "
+            "it on; cut elsewhere"});
 }
 
 TEST_CASE("a table that a stage reads without a state of its kind is refused", "[manifest][cut]") {
@@ -267,10 +268,10 @@ TEST_CASE("stages of different cuts refuse each other", "[manifest][cut]") {
   const auto a = stages_of(fixture("pipe"), kLabels);
   const auto b = stages_of(fixture("pipe"), {"layer.1", "layer.3"});
   const std::string id_a = a[0]->cut->id, id_b = b[0]->cut->id;
-  CHECK(lines_of(check_edge(a[0], b[1])) ==
-        Lines{fmt::format("/1/cut: stages of different cuts: `{}` of 3 and `{}` of 3", id_a, id_b)});
-  CHECK(lines_of(check_edge(a[0], a[2])) ==
-        Lines{"/2/cut: stage 2 does not come after stage 0"});
+  CHECK(
+      lines_of(check_edge(a[0], b[1])) ==
+      Lines{fmt::format("/1/cut: stages of different cuts: `{}` of 3 and `{}` of 3", id_a, id_b)});
+  CHECK(lines_of(check_edge(a[0], a[2])) == Lines{"/2/cut: stage 2 does not come after stage 0"});
   CHECK(lines_of(check_edge(verified(fixture("pipe")), a[1])) ==
         Lines{"/1: a stage has a `cut` record, one of these two does not"});
 }

@@ -1,7 +1,7 @@
+#include "kern/manifest/expr.h"
+
 #include <catch2/catch.hpp>
 #include <limits>
-
-#include "kern/manifest/expr.h"
 
 using namespace kern::manifest;
 

@@ -35,7 +35,8 @@ TEST_CASE("a value that is no object is refused", "[manifest][parse]") {
 }
 
 TEST_CASE("a problem names its line", "[manifest][parse]") {
-  const auto result = parse(changed(fixture("base"), "\"seqs\": {\"max\": 4", "\"seqs\": {\"max\": -4"));
+  const auto result =
+      parse(changed(fixture("base"), "\"seqs\": {\"max\": 4", "\"seqs\": {\"max\": -4"));
   REQUIRE_FALSE(result);
   REQUIRE(result.error().size() == 1);
   CHECK(result.error()[0].pointer == "/vars/seqs/max");
@@ -57,11 +58,11 @@ TEST_CASE("a name with a slash or a tilde is escaped in the pointer", "[manifest
 }
 
 TEST_CASE("a constant stands for its number wherever a number stands", "[manifest][parse]") {
-  const Manifest m = parsed(
-      changed(changed(changed(fixture("base"), "\"step\": {\"bytes\": 8}",
-                              "\"step\": {\"bytes\": \"WIDE\"}"),
-                      "{\"f32\": 0.25}", "{\"f32\": \"HALF\"}"),
-              "\"domain\": {\"min\": 0, \"max\": 99}", "\"domain\": {\"min\": 0, \"max\": \"WIDE\"}"));
+  const Manifest m = parsed(changed(
+      changed(
+          changed(fixture("base"), "\"step\": {\"bytes\": 8}", "\"step\": {\"bytes\": \"WIDE\"}"),
+          "{\"f32\": 0.25}", "{\"f32\": \"HALF\"}"),
+      "\"domain\": {\"min\": 0, \"max\": 99}", "\"domain\": {\"min\": 0, \"max\": \"WIDE\"}"));
   CHECK(m.states[2].bytes == 32);
   CHECK((m.buffers[0].domain->max == Bound(int64_t{32})));
   CHECK((m.buffers[9].shape == std::vector<Dim>{Dim::of(100), Dim::of(32)}));

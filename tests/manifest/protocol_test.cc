@@ -118,25 +118,26 @@ TEST_CASE("a program is chosen by sequences and rows", "[manifest][protocol]") {
 }
 
 TEST_CASE("a manifest that serves has a batch and both axes", "[manifest][protocol]") {
-  CHECK(said(changed(base_with(", \"axis\": \"rows\"", ""), ", \"axis\": \"groups\"", "")) ==
-        Lines{"/programs/prefill/batch: `rows` names var `tokens`, whose axis is not `rows`",
-              "/buffers/ids/fill: the shape does not suit fill `token`; expected [rows]",
-              "/buffers/places/fill: the shape does not suit fill `position`; expected [rows]",
-              "/buffers/cells/fill: the shape does not suit fill `slot`; expected [rows]",
-              "/buffers/lens/fill: the shape does not suit fill `seq_len`; expected [groups]",
-              "/buffers/bounds/fill: the shape does not suit fill `cu_seqlens`; expected [groups + 1]",
-              "/buffers/snap/fill: the shape does not suit fill `snapshot`; expected [groups]",
-              "/buffers/heat/fill: the shape does not suit fill `temperature`; expected [groups]",
-              "/buffers/out/fill: the shape does not suit fill `tokens`; expected [groups] or "
-              "[groups, rows]",
-              "/buffers/odds/fill: the shape does not suit fill `logprob`; expected [groups]",
-              "/vars: a manifest with a `batch` names a var with axis `rows`",
-              "/vars: a manifest with a `batch` names a var with axis `groups`",
-              "/buffers/pages: a page table runs over `seqs`; expected ``"});
+  CHECK(
+      said(changed(base_with(", \"axis\": \"rows\"", ""), ", \"axis\": \"groups\"", "")) ==
+      Lines{
+          "/programs/prefill/batch: `rows` names var `tokens`, whose axis is not `rows`",
+          "/buffers/ids/fill: the shape does not suit fill `token`; expected [rows]",
+          "/buffers/places/fill: the shape does not suit fill `position`; expected [rows]",
+          "/buffers/cells/fill: the shape does not suit fill `slot`; expected [rows]",
+          "/buffers/lens/fill: the shape does not suit fill `seq_len`; expected [groups]",
+          "/buffers/bounds/fill: the shape does not suit fill `cu_seqlens`; expected [groups + 1]",
+          "/buffers/snap/fill: the shape does not suit fill `snapshot`; expected [groups]",
+          "/buffers/heat/fill: the shape does not suit fill `temperature`; expected [groups]",
+          "/buffers/out/fill: the shape does not suit fill `tokens`; expected [groups] or "
+          "[groups, rows]",
+          "/buffers/odds/fill: the shape does not suit fill `logprob`; expected [groups]",
+          "/vars: a manifest with a `batch` names a var with axis `rows`",
+          "/vars: a manifest with a `batch` names a var with axis `groups`",
+          "/buffers/pages: a page table runs over `seqs`; expected ``"});
   const std::string batch =
       "\"batch\": {\"groups\": 4, \"rows\": \"tokens\", \"context\": \"ctx\"},";
-  CHECK(said(base_with(batch, "")) ==
-        Lines{"/programs: no program has a `batch`, so none serves"});
+  CHECK(said(base_with(batch, "")) == Lines{"/programs: no program has a `batch`, so none serves"});
 }
 
 TEST_CASE("a batch fits its vars", "[manifest][protocol]") {
@@ -153,9 +154,10 @@ TEST_CASE("one buffer plays a role", "[manifest][protocol]") {
 }
 
 TEST_CASE("an input that nothing fills is refused", "[manifest][protocol]") {
-  CHECK(said(base_with("\"kind\": \"input\", \"fill\": \"seq_len\"", "\"kind\": \"input\"")) ==
-        Lines{"/buffers/lens: nothing fills this input buffer: no fill, no `index_into` a state, no "
-              "stage before"});
+  CHECK(
+      said(base_with("\"kind\": \"input\", \"fill\": \"seq_len\"", "\"kind\": \"input\"")) ==
+      Lines{"/buffers/lens: nothing fills this input buffer: no fill, no `index_into` a state, no "
+            "stage before"});
   CHECK(said(base_with("\"domain\": {\"index_into\": \"kv\", \"stride\": 64}",
                        "\"domain\": {\"index_into\": \"step\"}")) ==
         Lines{"/buffers/pages: nothing fills this table: `step` is neither a paged nor a "

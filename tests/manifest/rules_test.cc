@@ -35,11 +35,20 @@ std::vector<Case> read_cases(const std::filesystem::path& path) {
     if (line.empty()) continue;
     const std::string rest = line.size() > 2 ? line.substr(2) : "";
     switch (line[0]) {
-      case '#': cases.push_back({rest, {}, {}}); break;
-      case '-': cases.back().changes.emplace_back(with_breaks(rest), ""); break;
-      case '+': cases.back().changes.back().second = with_breaks(rest); break;
-      case '=': cases.back().said.push_back(rest); break;
-      default: FAIL(path << ": a line starts with none of # - + =: " << line);
+      case '#':
+        cases.push_back({rest, {}, {}});
+        break;
+      case '-':
+        cases.back().changes.emplace_back(with_breaks(rest), "");
+        break;
+      case '+':
+        cases.back().changes.back().second = with_breaks(rest);
+        break;
+      case '=':
+        cases.back().said.push_back(rest);
+        break;
+      default:
+        FAIL(path << ": a line starts with none of # - + =: " << line);
     }
   }
   return cases;

@@ -1,7 +1,7 @@
+#include "kern/manifest/shard.h"
+
 #include <catch2/catch.hpp>
 #include <set>
-
-#include "kern/manifest/shard.h"
 
 using namespace kern::manifest;
 

@@ -43,7 +43,8 @@ TEST_CASE("a verified manifest knows its buffers' sizes at the vars' bounds",
 }
 
 TEST_CASE("verify reports lines when it is given the text", "[manifest][verify]") {
-  const auto result = load(changed(fixture("base"), "\"step\": {\"bytes\": 8}", "\"step\": {\"bytes\": 0}"));
+  const auto result =
+      load(changed(fixture("base"), "\"step\": {\"bytes\": 8}", "\"step\": {\"bytes\": 0}"));
   REQUIRE_FALSE(result);
   CHECK(to_text(result.error()) ==
         "/states/step: a size of 0 bytes; expected at least 1 (line 16)\n");
@@ -79,8 +80,7 @@ TEST_CASE("what no text can say is refused when a manifest is built by hand",
                          "/ops/open/impl/launches/0: `algo` goes with built-ins only"});
   m = base;
   m.ops[5].launches[0].pdl = true;
-  CHECK(said(m) ==
-        Lines{"/ops/gemm/impl/launches/0: a built-in has no module and no geometry"});
+  CHECK(said(m) == Lines{"/ops/gemm/impl/launches/0: a built-in has no module and no geometry"});
   m = base;
   std::get<StateArg>(m.programs[0].calls[2].args[8]).offset_bytes = -1;
   CHECK(said(m) == Lines{"/programs/prefill/calls/2/args/8: a negative offset into state `step`"});
@@ -97,10 +97,11 @@ TEST_CASE("a manifest without a program is refused", "[manifest][verify]") {
 TEST_CASE("a host manifest with our built-ins verifies", "[manifest][verify]") {
   std::string text = fixture("base");
   text = changed(text, "\"uses\": [", "\"device\": \"host\", \"uses\": [\"host\", ");
-  text = changed(text,
-                 "{\"at\": 0, \"tensormap\": {\"param\": 1, \"dtype\": \"bf16\", \"dims\": [32, 20], "
-                 "\"strides\": [64], \"box\": [32, 4], \"swizzle\": 64, \"l2_promotion\": 128}}",
-                 "{\"at\": 0, \"param\": 1}");
+  text =
+      changed(text,
+              "{\"at\": 0, \"tensormap\": {\"param\": 1, \"dtype\": \"bf16\", \"dims\": [32, 20], "
+              "\"strides\": [64], \"box\": [32, 4], \"swizzle\": 64, \"l2_promotion\": 128}}",
+              "{\"at\": 0, \"param\": 1}");
   text = changed(text,
                  "{\"entry\": \"extern:cublaslt_bf16_tn\", \"algo\": {\"id\": 1, \"tile\": 2, "
                  "\"stages\": 3, \"split_k\": 1, \"reduction\": 0, \"swizzle\": 0, \"custom\": 0, "

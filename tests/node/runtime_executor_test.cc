@@ -49,7 +49,8 @@ const char* const kRoles = R"({
     "next": {"dtype": "i32", "shape": ["seqs"], "kind": "output", "fill": "tokens"},
     "logprob": {"dtype": "f32", "shape": ["seqs"], "kind": "output", "fill": "logprob"},
     "top": {"dtype": "i32", "shape": ["seqs", 3], "kind": "output", "fill": "top_tokens"},
-    "top_logprob": {"dtype": "f32", "shape": ["seqs", 3], "kind": "output", "fill": "top_logprobs"}},
+    "top_logprob": {"dtype": "f32", "shape": ["seqs", 3], "kind": "output",
+                    "fill": "top_logprobs"}},
   "modules": {"test": {"source": "test.so", "sha256": "@HASH@"}},
   "ops": {"step": {
     "params": ["in buffer<i32>", "in buffer<i32>", "out buffer<i32>", "out buffer<f32>",

@@ -13,15 +13,21 @@ Digest mix(Digest a, Digest b) {
   return z ^ (z >> 32);
 }
 
-Digest embed(engine::Token token) { return mix(0x5EED, static_cast<uint64_t>(token)); }
+Digest embed(engine::Token token) {
+  return mix(0x5EED, static_cast<uint64_t>(token));
+}
 Digest kv_of(int stage, uint32_t position, Digest hidden) {
   return mix(mix(static_cast<uint64_t>(stage) + 1, position), hidden);
 }
 Digest line_of(int stage, Digest before, Digest hidden) {
   return mix(mix(0xAB1E + static_cast<uint64_t>(stage), before), hidden);
 }
-Digest out_of(Digest hidden, Digest read, Digest line) { return mix(mix(hidden, read), line); }
-Digest rank_mark(uint32_t rank) { return mix(0x4A4A, rank); }
+Digest out_of(Digest hidden, Digest read, Digest line) {
+  return mix(mix(hidden, read), line);
+}
+Digest rank_mark(uint32_t rank) {
+  return mix(0x4A4A, rank);
+}
 
 engine::Emitted next_token(engine::RequestId request, Digest hidden,
                            const engine::Sampling& sampling, uint32_t draw) {
@@ -116,9 +122,8 @@ engine::ItemResult run_group(const Model& model, std::vector<Memories*>& ranks,
       read = mix(read, kv);
       const uint32_t row = slice.start / count;
       Memory& owner = ranks[slice.start % count]->at(s);
-      writes[slice.start % count].push_back({stage, false,
-                                             slice.pages.at(row / owner.page_tokens),
-                                             row % owner.page_tokens, kv});
+      writes[slice.start % count].push_back(
+          {stage, false, slice.pages.at(row / owner.page_tokens), row % owner.page_tokens, kv});
       Digest line = 0;
       for (uint32_t rank = 0; model.recurrent && rank < count; ++rank) {
         const Digest mine = ranks[rank]->at(s).slots.at(slice.slot) - rank_mark(rank);
@@ -134,8 +139,8 @@ engine::ItemResult run_group(const Model& model, std::vector<Memories*>& ranks,
   return emit(item, hidden);
 }
 
-std::vector<Digest> cut_part(Memory& memory, const engine::Place& from, uint32_t tokens,
-                             bool paged, uint32_t rank, uint32_t ranks) {
+std::vector<Digest> cut_part(Memory& memory, const engine::Place& from, uint32_t tokens, bool paged,
+                             uint32_t rank, uint32_t ranks) {
   if (!paged) return {memory.slots.at(from.slot) + rank_mark(rank)};
   std::vector<Digest> rows;
   for (uint32_t at = rank; at < tokens; at += ranks) rows.push_back(memory.at(from.pages, at));
@@ -185,8 +190,7 @@ Answer answer(const Model& model, const engine::Request& request) {
   }
 }
 
-std::optional<std::string> unsound(const engine::Item& item, uint32_t page_tokens,
-                                   uint32_t ranks) {
+std::optional<std::string> unsound(const engine::Item& item, uint32_t page_tokens, uint32_t ranks) {
   std::set<uint32_t> pages, slots;
   for (const uint32_t slot : item.zero_slots)
     if (slot == 0) return "slot 0 is zeroed";

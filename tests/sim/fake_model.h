@@ -1,7 +1,7 @@
 #pragma once
-/// A model whose "KV" is a digest of what was written where, so that a wrong page, a stale slot or a
-/// missed copy changes every token that follows. Cut into stages like the real one; a decode group
-/// holds all of its states, paged rows by position, recurrent lines on every rank.
+/// A model whose "KV" is a digest of what was written where, so that a wrong page, a stale slot or
+/// a missed copy changes every token that follows. Cut into stages like the real one; a decode
+/// group holds all of its states, paged rows by position, recurrent lines on every rank.
 
 #include <cstdint>
 #include <optional>
@@ -61,8 +61,8 @@ engine::ItemResult run_group(const Model& model, std::vector<Memories*>& ranks,
                              const engine::Item& item, std::vector<std::vector<Write>>& writes);
 
 /// A stage's part for a rank: its rows in position order, or its line.
-std::vector<Digest> cut_part(Memory& memory, const engine::Place& from, uint32_t tokens,
-                             bool paged, uint32_t rank, uint32_t ranks);
+std::vector<Digest> cut_part(Memory& memory, const engine::Place& from, uint32_t tokens, bool paged,
+                             uint32_t rank, uint32_t ranks);
 void land_part(Memory& memory, const engine::Place& to, bool paged, uint32_t rank,
                const std::vector<Digest>& part);
 

@@ -1,7 +1,7 @@
 #pragma once
 /// Simulated time, processes and links in one thread. A link keeps the order of its messages and
-/// nothing keeps order across links; when it breaks, what was on the way is lost and each end hears of
-/// it later. A stalled process handles nothing until it wakes. One seed is one run.
+/// nothing keeps order across links; when it breaks, what was on the way is lost and each end hears
+/// of it later. A stalled process handles nothing until it wakes. One seed is one run.
 
 #include <fmt/format.h>
 

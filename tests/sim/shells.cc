@@ -10,8 +10,13 @@ using namespace engine;
 
 StageShell::StageShell(Network& network, Process& process, const Model& model, int stage,
                        Memory memory, Weather& weather, Ways ways)
-    : network_(network), process_(process), model_(model), stage_(stage),
-      memory_(std::move(memory)), weather_(weather), ways_(std::move(ways)) {}
+    : network_(network),
+      process_(process),
+      model_(model),
+      stage_(stage),
+      memory_(std::move(memory)),
+      weather_(weather),
+      ways_(std::move(ways)) {}
 
 void StageShell::command(const StageCommand& command) {
   follower_.on_command(command);
@@ -54,7 +59,7 @@ void StageShell::complete() {
       const auto end = slice.start + static_cast<uint32_t>(slice.tokens.size());
       for (uint32_t at = slice.start; at < end; ++at)
         expect(std::find(read.begin(), read.end(), slice.pages.at(at / memory_.page_tokens)) ==
-                       read.end(),
+                   read.end(),
                "stage {}: item {} writes a page that generation {} reads", stage_, item_->id,
                generation.value());
     }
@@ -73,15 +78,14 @@ void StageShell::complete() {
 void StageShell::flush() {
   for (;;) {
     StageFollower::Actions actions = follower_.take_actions();
-    if (!actions.run && actions.send.empty() && actions.cancel.empty() &&
-        actions.reports.empty() && actions.groups_up.empty() && actions.groups_gone.empty())
+    if (!actions.run && actions.send.empty() && actions.cancel.empty() && actions.reports.empty() &&
+        actions.groups_up.empty() && actions.groups_gone.empty())
       return;
     for (const GroupUp& up : actions.groups_up) groups_.insert_or_assign(up.group, up.hello);
     for (const GroupId gone : actions.groups_gone) groups_.erase(gone);
     for (StageReport& report : actions.reports) ways_.report(std::move(report));
     for (const SendState& order : actions.send) start_send(order);
-    for (const Generation generation : actions.cancel)
-      finish_send(generation, false, "cancelled");
+    for (const Generation generation : actions.cancel) finish_send(generation, false, "cancelled");
     if (!actions.run) continue;
     expect(!item_, "stage {}: item {} is run beside {}", stage_, actions.run->id, item_->id);
     const auto why = unsound(*actions.run, memory_.page_tokens, 1);
@@ -154,8 +158,13 @@ void StageShell::finish_send(Generation generation, bool whole, const std::strin
 
 RankShell::RankShell(Network& network, Process& process, const Model& model, uint32_t rank,
                      Memories memories, Ways ways)
-    : network_(network), process_(process), model_(model), rank_(rank),
-      memories_(std::move(memories)), ways_(std::move(ways)), follower_(state_names(model)) {}
+    : network_(network),
+      process_(process),
+      model_(model),
+      rank_(rank),
+      memories_(std::move(memories)),
+      ways_(std::move(ways)),
+      follower_(state_names(model)) {}
 
 std::vector<std::string> RankShell::state_names(const Model& model) {
   std::vector<std::string> names;
@@ -186,8 +195,8 @@ void RankShell::unblock() {
 void RankShell::part(const PartHeader& header, std::vector<Digest> rows, bool damaged,
                      std::function<void(bool)> answer) {
   if (!follower_.accept(header)) return answer(false);
-  process_.post(network_.between(0, 2 * kMillisecondNs),
-                [this, header, rows = std::move(rows), damaged, answer = std::move(answer)] {
+  process_.post(network_.between(0, 2 * kMillisecondNs), [this, header, rows = std::move(rows),
+                                                          damaged, answer = std::move(answer)] {
     const auto place = follower_.accept(header);
     if (!place) return answer(false);
     const bool paged = header.state.starts_with("kv.");
@@ -214,11 +223,11 @@ void RankShell::compute(ItemResult result, std::vector<Write> writes) {
   computing_ = true;
   process_.post(network_.between(50'000, kMillisecondNs),
                 [this, result = std::move(result), writes = std::move(writes)] {
-    apply(memories_, writes);
-    computing_ = false;
-    item_.reset();
-    follower_.on_item_done(result);
-  });
+                  apply(memories_, writes);
+                  computing_ = false;
+                  item_.reset();
+                  follower_.on_item_done(result);
+                });
 }
 
 }  // namespace kern::sim

@@ -34,9 +34,10 @@ WorldOptions options_of(uint64_t seed) {
   const uint32_t page_sizes[] = {64, 64, 64, 16, 128};
   options.page_tokens = page_sizes[prng.below(5)];
   options.group_page_tokens = page_sizes[prng.below(5)];
-  options.pages = 12 * 64 / std::min(64u, options.page_tokens) + static_cast<uint32_t>(prng.below(20));
-  options.group_pages = 12 * 64 / std::min(64u, options.group_page_tokens) +
-                        static_cast<uint32_t>(prng.below(12));
+  options.pages =
+      12 * 64 / std::min(64u, options.page_tokens) + static_cast<uint32_t>(prng.below(20));
+  options.group_pages =
+      12 * 64 / std::min(64u, options.group_page_tokens) + static_cast<uint32_t>(prng.below(12));
   options.slots = 3 + static_cast<uint32_t>(prng.below(6));
   options.group_slots = 2 + static_cast<uint32_t>(prng.below(5));
   options.rows_max = 64 + static_cast<int32_t>(prng.below(200));
@@ -104,9 +105,10 @@ void World::start_head() {
   if (options_.model.stages > 1)
     ways.pass_on = [this](Epoch epoch, uint64_t item, std::vector<Digest> hidden) {
       StageNode& next = *stages_[0];
-      next.post(network_.between(10'000, 2 * kMs), [&next, epoch, item, hidden = std::move(hidden)] {
-        next.shell->hidden_came(epoch, item, hidden);
-      });
+      next.post(network_.between(10'000, 2 * kMs),
+                [&next, epoch, item, hidden = std::move(hidden)] {
+                  next.shell->hidden_came(epoch, item, hidden);
+                });
     };
   ways.directory = [this](const std::string& address) { return door(address); };
   head_.stage = std::make_unique<StageShell>(
@@ -127,9 +129,10 @@ void World::start_stage(StageNode& node) {
   if (node.stage + 1 < options_.model.stages)
     ways.pass_on = [this, &node](Epoch epoch, uint64_t item, std::vector<Digest> hidden) {
       StageNode& next = *stages_[static_cast<size_t>(node.stage)];
-      next.post(network_.between(10'000, 2 * kMs), [&next, epoch, item, hidden = std::move(hidden)] {
-        next.shell->hidden_came(epoch, item, hidden);
-      });
+      next.post(network_.between(10'000, 2 * kMs),
+                [&next, epoch, item, hidden = std::move(hidden)] {
+                  next.shell->hidden_came(epoch, item, hidden);
+                });
     };
   ways.directory = [this](const std::string& address) { return door(address); };
   node.shell = std::make_unique<StageShell>(
@@ -174,8 +177,7 @@ void World::start_rank(RankNode& node) {
       node.to_rank0->send(0, [this, &node, report] {
         groups_[node.group][0]->head->on_rank_report(
             static_cast<int32_t>(node.rank),
-            through_wire(report, [](auto... a) { return decode_rank_report(a...); }),
-            network_.now);
+            through_wire(report, [](auto... a) { return decode_rank_report(a...); }), network_.now);
       });
     };
   }
@@ -185,8 +187,8 @@ void World::start_rank(RankNode& node) {
 
 std::optional<RankDoor> World::door(const std::string& address) {
   const size_t slash = address.find('/');
-  auto& node = *groups_.at(std::stoul(address.substr(0, slash)))
-                    .at(std::stoul(address.substr(slash + 1)));
+  auto& node =
+      *groups_.at(std::stoul(address.substr(0, slash))).at(std::stoul(address.substr(slash + 1)));
   if (!node.alive()) return std::nullopt;
   return RankDoor{&node, [&node] { return node.shell.get(); }};
 }
@@ -203,8 +205,8 @@ void HeadNode::flush() {
       for (auto& group : world.groups_)
         if (group[0]->name == command.group)
           group[0]->to_head->send(1, [node = group[0].get(), command, &network = network_] {
-            const auto read = through_wire(
-                command.command, [](auto... a) { return decode_group_command(a...); });
+            const auto read =
+                through_wire(command.command, [](auto... a) { return decode_group_command(a...); });
             node->head->on_head_command(read, network.now);
           });
     for (const GroupId dropped : output.dropped_groups)
@@ -347,16 +349,20 @@ void World::cut_stage(StageNode& node) {
 
 void World::cut_rank(RankNode& node) {
   RankNode& first = *groups_[node.group][0];
-  node.to_rank0->cut([this, &node, &first] {
-    first.head->on_rank_lost(static_cast<int32_t>(node.rank), network_.now);
-  }, [&node] { node.shell->head_lost(); });
+  node.to_rank0->cut(
+      [this, &node, &first] {
+        first.head->on_rank_lost(static_cast<int32_t>(node.rank), network_.now);
+      },
+      [&node] { node.shell->head_lost(); });
 }
 
 void World::cut_group(RankNode& node) {
-  node.to_head->cut([this, &node, name = node.name] {
-    if (name) head_.head->on_group_lost(*name, network_.now);
-    if (node.name == name) node.name.reset();
-  }, [this, &node] { node.head->on_head_lost(network_.now); });
+  node.to_head->cut(
+      [this, &node, name = node.name] {
+        if (name) head_.head->on_group_lost(*name, network_.now);
+        if (node.name == name) node.name.reset();
+      },
+      [this, &node] { node.head->on_head_lost(network_.now); });
 }
 
 void World::maintain() {

@@ -1,6 +1,6 @@
 #pragma once
-/// A whole cluster in one thread: a head with its stages, decode groups with their ranks, and clients,
-/// on a network that fails as it is told. Every message goes through the wire format.
+/// A whole cluster in one thread: a head with its stages, decode groups with their ranks, and
+/// clients, on a network that fails as it is told. Every message goes through the wire format.
 
 #include <map>
 #include <memory>

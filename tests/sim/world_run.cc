@@ -34,8 +34,8 @@ Request World::make_request() {
 
 void World::submit(Request request) {
   if (!head_.alive()) return;
-  Client client{.request = request, .expected = answer(options_.model, request),
-                .head_life = head_.life()};
+  Client client{
+      .request = request, .expected = answer(options_.model, request), .head_life = head_.life()};
   const uint64_t id = request.id.value();
   clients_.emplace(id, std::move(client));
   head_.head->submit(std::move(request), network_.now);
@@ -128,7 +128,8 @@ void World::client_end(Client& client, const FailedEvent& failed) {
                  head_.head->context_max(),
              "request {}: {}", id, failed.message);
       return;
-    case FailureKind::queue_full: expect(false, "request {}: the queue is not full", id);
+    case FailureKind::queue_full:
+      expect(false, "request {}: the queue is not full", id);
   }
 }
 
@@ -152,15 +153,24 @@ void World::fault() {
   RankNode& rank = *group[prng.below(group.size())];
   StageNode* stage = stages_.empty() ? nullptr : stages_[prng.below(stages_.size())].get();
   switch (prng.below(9)) {
-    case 0: return stage != nullptr ? crash_stage(*stage) : crash_head();
-    case 1: return stage != nullptr ? cut_stage(*stage) : cut_group(*group[0]);
-    case 2: return crash_rank(rank);
-    case 3: return rank.rank > 0 ? cut_rank(rank) : cut_group(rank);
-    case 4: return cut_group(*group[0]);
-    case 5: return rank.stall(network_.between(kMs, 700 * kMs));
-    case 6: return stage != nullptr ? stage->stall(network_.between(kMs, 700 * kMs)) : void();
-    case 7: return head_.stall(network_.between(kMs, 300 * kMs));
-    default: return prng.below(3) == 0 ? crash_head() : crash_rank(rank);
+    case 0:
+      return stage != nullptr ? crash_stage(*stage) : crash_head();
+    case 1:
+      return stage != nullptr ? cut_stage(*stage) : cut_group(*group[0]);
+    case 2:
+      return crash_rank(rank);
+    case 3:
+      return rank.rank > 0 ? cut_rank(rank) : cut_group(rank);
+    case 4:
+      return cut_group(*group[0]);
+    case 5:
+      return rank.stall(network_.between(kMs, 700 * kMs));
+    case 6:
+      return stage != nullptr ? stage->stall(network_.between(kMs, 700 * kMs)) : void();
+    case 7:
+      return head_.stall(network_.between(kMs, 300 * kMs));
+    default:
+      return prng.below(3) == 0 ? crash_head() : crash_rank(rank);
   }
 }
 

@@ -156,6 +156,7 @@ TEST_CASE("shutdown wakes a waiter and frees the posted memory", "[transport][li
   (void)links.sender->post_send(1, {{"x", {ByteSpan(block)}}});
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   CHECK(into == Block(1000, std::byte{0xEE}));
+  links.sender->shutdown("its block goes away");
 }
 
 TEST_CASE("a peer that goes away in the middle of an item breaks the link", "[transport][link]") {

@@ -132,8 +132,14 @@ void DecodeScheduler::reset() {
   impl_->stepping.clear();
 }
 
-size_t DecodeScheduler::running() const { return impl_->running.size(); }
-bool DecodeScheduler::step_in_flight() const { return impl_->step.has_value(); }
-bool DecodeScheduler::contains(RequestId id) const { return impl_->running.contains(id); }
+size_t DecodeScheduler::running() const {
+  return impl_->running.size();
+}
+bool DecodeScheduler::step_in_flight() const {
+  return impl_->step.has_value();
+}
+bool DecodeScheduler::contains(RequestId id) const {
+  return impl_->running.contains(id);
+}
 
 }  // namespace kern::engine

@@ -97,8 +97,7 @@ void StageFollower::on_sent(Generation generation, bool whole, std::string why) 
   const auto at = sending_.find(generation);
   KERN_ASSERT(at != sending_.end() && at->second.started, "no send of generation {}",
               generation.value());
-  if (!at->second.dropped)
-    actions_.reports.push_back(PartsSent{generation, whole, std::move(why)});
+  if (!at->second.dropped) actions_.reports.push_back(PartsSent{generation, whole, std::move(why)});
   sending_.erase(at);
   advance();
 }
@@ -110,7 +109,9 @@ void StageFollower::on_head_lost() {
   actions_.reports.clear();
 }
 
-StageFollower::Actions StageFollower::take_actions() { return std::exchange(actions_, {}); }
+StageFollower::Actions StageFollower::take_actions() {
+  return std::exchange(actions_, {});
+}
 
 // ---- rank ----
 
@@ -190,7 +191,8 @@ Result<RankFollower::PartPlace> RankFollower::accept(const PartHeader& header) c
     return fail(Kind::peer, "part `{}` of generation {}: it is here already", header.state,
                 header.generation.value());
   if (header.tokens != expected.order.tokens || header.request != expected.order.request)
-    return fail(Kind::peer, "part `{}` of generation {}: expected {} tokens of request {}, got {} of {}",
+    return fail(Kind::peer,
+                "part `{}` of generation {}: expected {} tokens of request {}, got {} of {}",
                 header.state, header.generation.value(), expected.order.tokens,
                 expected.order.request.value(), header.tokens, header.request.value());
   return PartPlace{expected.order.place, expected.order.tokens};
@@ -212,6 +214,8 @@ void RankFollower::on_part(const PartHeader& header, bool good) {
   expected_.erase(at);
 }
 
-RankFollower::Actions RankFollower::take_actions() { return std::exchange(actions_, {}); }
+RankFollower::Actions RankFollower::take_actions() {
+  return std::exchange(actions_, {});
+}
 
 }  // namespace kern::engine

@@ -20,15 +20,15 @@ struct Sequence {
   Ask ask;
   pool::Lease lease;
   Place place;
-  std::vector<bool> landed;  ///< by rank
-  uint32_t missing = 0;      ///< ranks that have not landed
+  std::vector<bool> landed;   ///< by rank
+  uint32_t missing = 0;       ///< ranks that have not landed
   std::vector<bool> expects;  ///< by rank
   uint32_t unready = 0;       ///< ranks that do not expect parts yet
   std::optional<Token> first_token;
-  TimeNs deadline = 0;       ///< 0 once it runs or has ended
+  TimeNs deadline = 0;  ///< 0 once it runs or has ended
   bool running = false;
   bool ended = false;
-  uint64_t last_item = 0;    ///< the last step that names it
+  uint64_t last_item = 0;  ///< the last step that names it
 };
 
 }  // namespace
@@ -39,8 +39,11 @@ uint32_t rank_pages(uint32_t tokens, uint32_t ranks, uint32_t page_tokens) {
 
 struct DecodeGroupHead::Impl {
   Impl(const GroupOptions& given, const pool::Geometry& geometry)
-      : options(given), pool(geometry), decode(static_cast<int32_t>(given.hello.seqs_max)),
-        up(given.hello.ranks, false), at_rest(given.hello.ranks, false),
+      : options(given),
+        pool(geometry),
+        decode(static_cast<int32_t>(given.hello.seqs_max)),
+        up(given.hello.ranks, false),
+        at_rest(given.hello.ranks, false),
         done(given.hello.ranks, 0) {}
 
   GroupOptions options;
@@ -85,8 +88,8 @@ Result<DecodeGroupHead> DecodeGroupHead::create(const GroupOptions& options) {
     return fail(Kind::caller, "`ranks`: expected one address for each of {}, got {}", hello.ranks,
                 hello.addresses.size());
   if (hello.states.empty() || hello.seqs_max < 1 || hello.context_max < 1)
-    return fail(Kind::caller, "group: got {} states, {} sequences, context {}",
-                hello.states.size(), hello.seqs_max, hello.context_max);
+    return fail(Kind::caller, "group: got {} states, {} sequences, context {}", hello.states.size(),
+                hello.seqs_max, hello.context_max);
   const bool recurrent = std::any_of(hello.states.begin(), hello.states.end(),
                                      [](const HandoffState& state) { return !state.paged; });
   if (hello.page_tokens < 1)
@@ -192,9 +195,12 @@ void DecodeGroupHead::Impl::ask(const Ask& one, TimeNs now) {
   auto lease = pool.lease(ceil_div(static_cast<uint32_t>(tokens), ranks()));
   if (!lease) {
     switch (lease.denied().reason) {
-      case pool::Reason::busy: return refuse(RefusalReason::busy);
-      case pool::Reason::exceeds_pool: return refuse(RefusalReason::exceeds_pool);
-      case pool::Reason::exceeds_row: return refuse(RefusalReason::exceeds_row);
+      case pool::Reason::busy:
+        return refuse(RefusalReason::busy);
+      case pool::Reason::exceeds_pool:
+        return refuse(RefusalReason::exceeds_pool);
+      case pool::Reason::exceeds_row:
+        return refuse(RefusalReason::exceeds_row);
     }
   }
   grant(one, std::move(*lease), now);
@@ -204,10 +210,15 @@ void DecodeGroupHead::Impl::grant(const Ask& one, pool::Lease lease, TimeNs now)
   Place place{.slot = lease.slot().value()};
   for (const pool::PageId page : lease.pages()) place.pages.push_back(page.value());
   const TimeNs within = std::clamp<TimeNs>(one.fill_within, 1, options.fill_within_max);
-  Sequence sequence{.ask = one, .lease = std::move(lease), .place = place,
-                    .landed = std::vector<bool>(ranks(), false), .missing = ranks(),
-                    .expects = std::vector<bool>(ranks(), false), .unready = ranks(),
-                    .first_token = std::nullopt, .deadline = now + within};
+  Sequence sequence{.ask = one,
+                    .lease = std::move(lease),
+                    .place = place,
+                    .landed = std::vector<bool>(ranks(), false),
+                    .missing = ranks(),
+                    .expects = std::vector<bool>(ranks(), false),
+                    .unready = ranks(),
+                    .first_token = std::nullopt,
+                    .deadline = now + within};
   sequences.emplace(one.generation, std::move(sequence));
   ++counters.grants;
   to_all_ranks(ExpectParts{epoch, one.request, one.generation, one.prompt_tokens, place});
@@ -390,7 +401,9 @@ void DecodeGroupHead::tick(TimeNs now) {
   self.plan();
 }
 
-GroupOutput DecodeGroupHead::take_output() { return std::exchange(impl_->output, {}); }
+GroupOutput DecodeGroupHead::take_output() {
+  return std::exchange(impl_->output, {});
+}
 
 TimeNs DecodeGroupHead::wake_at() const {
   TimeNs wake = 0;
@@ -399,8 +412,12 @@ TimeNs DecodeGroupHead::wake_at() const {
   return wake;
 }
 
-bool DecodeGroupHead::joined() const { return impl_->rest; }
-bool DecodeGroupHead::idle() const { return impl_->sequences.empty(); }
+bool DecodeGroupHead::joined() const {
+  return impl_->rest;
+}
+bool DecodeGroupHead::idle() const {
+  return impl_->sequences.empty();
+}
 
 GroupCounters DecodeGroupHead::counters() const {
   GroupCounters counters = impl_->counters;

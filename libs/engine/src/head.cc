@@ -42,7 +42,8 @@ void PrefillHead::submit(Request request, TimeNs now) {
   const RequestId id = request.id;
   const size_t length = request.prompt.size();
   if (length == 0 || request.max_tokens < 1)
-    return self.ledger.refuse(id, FailureKind::internal, "a request has a prompt and asks for more");
+    return self.ledger.refuse(id, FailureKind::internal,
+                              "a request has a prompt and asks for more");
   const uint64_t tokens = length + static_cast<uint64_t>(request.max_tokens);
   if (tokens > self.context_max())
     return self.ledger.refuse(id, FailureKind::too_long,
@@ -322,12 +323,16 @@ HeadOutput PrefillHead::take_output() {
   return output;
 }
 
-bool PrefillHead::ready() const { return impl_->ready(); }
+bool PrefillHead::ready() const {
+  return impl_->ready();
+}
 bool PrefillHead::idle() const {
   return impl_->ledger.empty() && impl_->live.empty() && impl_->handoffs.empty() &&
          impl_->sends.empty() && impl_->prefill.items_in_flight() == 0;
 }
-uint32_t PrefillHead::context_max() const { return impl_->context_max(); }
+uint32_t PrefillHead::context_max() const {
+  return impl_->context_max();
+}
 
 Counters PrefillHead::counters() const {
   Counters counters = impl_->ledger.counters;
@@ -340,8 +345,11 @@ Counters PrefillHead::counters() const {
 std::vector<GroupStatus> PrefillHead::groups() const {
   std::vector<GroupStatus> all;
   for (const auto& [id, group] : impl_->groups)
-    all.push_back({.id = id.value(), .ranks = group.hello.ranks, .pages_free = group.pages_free,
-                   .pages_max = group.hello.pages - 1, .slots_free = group.slots_free,
+    all.push_back({.id = id.value(),
+                   .ranks = group.hello.ranks,
+                   .pages_free = group.pages_free,
+                   .pages_max = group.hello.pages - 1,
+                   .slots_free = group.slots_free,
                    .slots_max = group.hello.slots > 0 ? group.hello.slots - 1 : 0,
                    .handoffs = group.handoffs});
   return all;

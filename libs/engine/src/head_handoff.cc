@@ -53,7 +53,9 @@ void PrefillHead::Impl::ask(RequestId id, GroupId group, TimeNs now) {
   const Generation generation{next_generation++};
   Group& there = groups.at(group);
   const uint32_t tokens = one.prompt_tokens + static_cast<uint32_t>(one.max_tokens);
-  Handoff handoff{.request = id, .group = group, .pages = there.pages_for(tokens),
+  Handoff handoff{.request = id,
+                  .group = group,
+                  .pages = there.pages_for(tokens),
                   .deadline = now + options.answer_within};
   KERN_ASSERT(there.fits_now(tokens), "group {} has no room", group.value());
   there.pages_free -= handoff.pages;
@@ -311,9 +313,10 @@ Result<GroupId> PrefillHead::on_group_up(GroupHello hello, TimeNs now) {
     return kern::fail(Kind::peer, "decode group: expected one address for each of {} ranks, got {}",
                       said.ranks, said.addresses.size());
   if (said.page_tokens < 1 || said.pages < 2 || said.seqs_max < 1 || said.context_max < 1)
-    return kern::fail(Kind::peer, "decode group: got room for nothing: {} pages of {} tokens, {} "
-                      "sequences, context {}", said.pages, said.page_tokens, said.seqs_max,
-                      said.context_max);
+    return kern::fail(Kind::peer,
+                      "decode group: got room for nothing: {} pages of {} tokens, {} "
+                      "sequences, context {}",
+                      said.pages, said.page_tokens, said.seqs_max, said.context_max);
   if (said.states.empty() || (group.recurrent && said.slots < 2))
     return kern::fail(Kind::peer, "decode group: got {} states and {} slots", said.states.size(),
                       said.slots);

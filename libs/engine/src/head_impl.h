@@ -24,17 +24,18 @@ struct Handoff {
   HandoffPhase state = HandoffPhase::asked;
   bool closing = false;  ///< nothing is expected any more but Released
   bool begun = false;
-  uint32_t pages = 0;    ///< of the group's room
-  TimeNs deadline = 0;   ///< asked: for the answer; closing: for Released; 0: the group's own
+  uint32_t pages = 0;   ///< of the group's room
+  TimeNs deadline = 0;  ///< asked: for the answer; closing: for Released; 0: the group's own
   Place place;
 };
 
-/// What a request still has on this side. It outlives the client's view while stages read its place.
+/// What a request still has on this side. It outlives the client's view while stages read its
+/// place.
 struct Live {
   std::optional<Generation> handoff;  ///< the one that counts
   int32_t attempts = 0;
-  int32_t sends = 0;         ///< SendStates ordered and not reported, over all generations
-  bool sent_whole = false;   ///< every stage's parts of the current hand-off arrived
+  int32_t sends = 0;        ///< SendStates ordered and not reported, over all generations
+  bool sent_whole = false;  ///< every stage's parts of the current hand-off arrived
   std::optional<Token> first_token;
   uint32_t prompt_tokens = 0;
   int32_t max_tokens = 1;
@@ -63,10 +64,12 @@ struct Group {
 
 struct PrefillHead::Impl {
   Impl(const HeadOptions& given, PrefillScheduler scheduler)
-      : options(given), prefill(std::move(scheduler)),
+      : options(given),
+        prefill(std::move(scheduler)),
         up(static_cast<size_t>(given.stages), false),
         at_rest(static_cast<size_t>(given.stages), false),
-        epoch(given.first_generation), next_generation(given.first_generation) {}
+        epoch(given.first_generation),
+        next_generation(given.first_generation) {}
 
   HeadOptions options;
   PrefillScheduler prefill;

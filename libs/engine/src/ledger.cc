@@ -60,15 +60,22 @@ void Ledger::close(RequestId id) {
 
 void Ledger::finish(RequestId id, FinishReason reason, TimeNs now) {
   const Entry& entry = entries_.at(id);
-  events_.push_back({id, FinishedEvent{.reason = reason,
-                                       .prompt_tokens = static_cast<int32_t>(entry.prompt_tokens),
-                                       .cached_tokens = static_cast<int32_t>(entry.cached_tokens),
-                                       .completion_tokens = static_cast<int32_t>(entry.generated)}});
+  events_.push_back(
+      {id, FinishedEvent{.reason = reason,
+                         .prompt_tokens = static_cast<int32_t>(entry.prompt_tokens),
+                         .cached_tokens = static_cast<int32_t>(entry.cached_tokens),
+                         .completion_tokens = static_cast<int32_t>(entry.generated)}});
   counters.end_to_end.add(now - entry.submitted);
   switch (reason) {
-    case FinishReason::stop: ++counters.finished_stop; break;
-    case FinishReason::length: ++counters.finished_length; break;
-    case FinishReason::aborted: ++counters.finished_aborted; break;
+    case FinishReason::stop:
+      ++counters.finished_stop;
+      break;
+    case FinishReason::length:
+      ++counters.finished_length;
+      break;
+    case FinishReason::aborted:
+      ++counters.finished_aborted;
+      break;
   }
   close(id);
 }
@@ -80,11 +87,21 @@ void Ledger::fail(RequestId id, FailureKind kind, std::string message) {
 
 void Ledger::refuse(RequestId id, FailureKind kind, std::string message) {
   switch (kind) {
-    case FailureKind::too_long: ++counters.failed_too_long; break;
-    case FailureKind::queue_full: ++counters.failed_queue_full; break;
-    case FailureKind::unavailable: ++counters.failed_unavailable; break;
-    case FailureKind::deadline: ++counters.failed_deadline; break;
-    case FailureKind::internal: ++counters.failed_internal; break;
+    case FailureKind::too_long:
+      ++counters.failed_too_long;
+      break;
+    case FailureKind::queue_full:
+      ++counters.failed_queue_full;
+      break;
+    case FailureKind::unavailable:
+      ++counters.failed_unavailable;
+      break;
+    case FailureKind::deadline:
+      ++counters.failed_deadline;
+      break;
+    case FailureKind::internal:
+      ++counters.failed_internal;
+      break;
   }
   events_.push_back({id, FailedEvent{kind, std::move(message)}});
 }
@@ -94,8 +111,10 @@ void Ledger::end(RequestId id, EndReason reason, TimeNs now) {
     case EndReason::stop:
       stop_token(id);
       return finish(id, FinishReason::stop, now);
-    case EndReason::length: return finish(id, FinishReason::length, now);
-    case EndReason::aborted: return finish(id, FinishReason::aborted, now);
+    case EndReason::length:
+      return finish(id, FinishReason::length, now);
+    case EndReason::aborted:
+      return finish(id, FinishReason::aborted, now);
     case EndReason::failed:
       return fail(id, FailureKind::internal, "the model's output for this request is not a number");
     case EndReason::landing_failed:

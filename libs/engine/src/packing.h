@@ -19,8 +19,9 @@ struct Packing {
   bool full = false;           ///< whether waiting could not add to the item
 };
 
-/// Shares `rows_max` rows (at least one grid step) among at most `seqs_max` wants, oldest first. Each
-/// has a fair share, and what is left over goes to the oldest. Ends lie on the grid or at the end.
+/// Shares `rows_max` rows (at least one grid step) among at most `seqs_max` wants, oldest first.
+/// Each has a fair share, and what is left over goes to the oldest. Ends lie on the grid or at the
+/// end.
 Packing share_rows(std::span<const Want> wants, uint32_t rows_max, uint32_t seqs_max);
 
 }  // namespace kern::engine

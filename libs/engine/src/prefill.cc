@@ -21,7 +21,6 @@ struct Turn {
   friend auto operator<=>(const Turn&, const Turn&) = default;
 };
 
-
 /// An admitted job. Its handles go back to the pool when it goes.
 struct Admitted {
   PrefillJob job;
@@ -41,7 +40,9 @@ struct InFlight {
   std::vector<RequestId> emitting;
 };
 
-uint32_t floor_to(uint32_t value, uint32_t step) { return value / step * step; }
+uint32_t floor_to(uint32_t value, uint32_t step) {
+  return value / step * step;
+}
 
 }  // namespace
 
@@ -155,9 +156,16 @@ std::optional<pool::Hit> PrefillScheduler::Impl::find_prefix(const PrefillJob& j
 bool PrefillScheduler::Impl::admit(const PrefillJob& job, Turn turn) {
   const auto keep = [&](pool::Lease lease, pool::Copies copies,
                         std::optional<pool::Checkpoint> source, uint32_t cached) {
-    Admitted one{.job = {}, .turn = turn, .admission = admissions++, .lease = std::move(lease),
-                 .copies = copies, .source = std::move(source), .snapshot = std::nullopt,
-                 .cached = cached, .planned = cached, .last_item = std::nullopt};
+    Admitted one{.job = {},
+                 .turn = turn,
+                 .admission = admissions++,
+                 .lease = std::move(lease),
+                 .copies = copies,
+                 .source = std::move(source),
+                 .snapshot = std::nullopt,
+                 .cached = cached,
+                 .planned = cached,
+                 .last_item = std::nullopt};
     admitted.emplace(job.id, std::move(one));
     unplanned.emplace(turn, job.id);
     prompt_tokens += job.prompt.size();
@@ -165,8 +173,8 @@ bool PrefillScheduler::Impl::admit(const PrefillJob& job, Turn turn) {
     cache_hits += cached;
   };
   if (auto hit = find_prefix(job)) {
-    auto restored = with_eviction(
-        [&] { return pool.restore(hit->held, hit->len, job.lease_tokens); });
+    auto restored =
+        with_eviction([&] { return pool.restore(hit->held, hit->len, job.lease_tokens); });
     if (restored) {
       const pool::Copies copies = restored->copies;
       keep(std::move(restored->lease), copies, std::move(hit->held), hit->len);
@@ -207,14 +215,16 @@ void PrefillScheduler::Impl::take_snapshot(Slice& slice, Admitted& one, uint32_t
   one.snapshot = std::move(frozen->checkpoint);
 }
 
-void PrefillScheduler::Impl::add_slice(Item& item, InFlight& flight, Admitted& one,
-                                       uint32_t rows) {
+void PrefillScheduler::Impl::add_slice(Item& item, InFlight& flight, Admitted& one, uint32_t rows) {
   const auto length = static_cast<uint32_t>(one.job.prompt.size());
   const uint32_t end = one.planned + rows;
   KERN_ASSERT(rows > 0 && end <= length && (end == length || end % kGridTokens == 0),
               "rows {}..{} of {}", one.planned, end, length);
-  Slice slice{.request = one.job.id, .slot = one.lease.slot().value(), .start = one.planned,
-              .sampling = one.job.sampling, .top_logprobs = one.job.top_logprobs};
+  Slice slice{.request = one.job.id,
+              .slot = one.lease.slot().value(),
+              .start = one.planned,
+              .sampling = one.job.sampling,
+              .top_logprobs = one.job.top_logprobs};
   for (const pool::PageId page : one.lease.pages()) slice.pages.push_back(page.value());
   slice.tokens.assign(one.job.prompt.begin() + one.planned, one.job.prompt.begin() + end);
   slice.emits = end == length;
@@ -324,7 +334,9 @@ uint32_t PrefillScheduler::cached_tokens(RequestId id) const {
   return at == impl_->admitted.end() ? 0 : at->second.cached;
 }
 
-bool PrefillScheduler::admitted(RequestId id) const { return impl_->admitted.contains(id); }
+bool PrefillScheduler::admitted(RequestId id) const {
+  return impl_->admitted.contains(id);
+}
 
 std::vector<RequestId> PrefillScheduler::reset() {
   std::map<uint64_t, RequestId> order;
@@ -341,7 +353,9 @@ std::vector<RequestId> PrefillScheduler::reset() {
   return ids;
 }
 
-size_t PrefillScheduler::queued() const { return impl_->queue.size(); }
+size_t PrefillScheduler::queued() const {
+  return impl_->queue.size();
+}
 int32_t PrefillScheduler::items_in_flight() const {
   return static_cast<int32_t>(impl_->in_flight.size());
 }

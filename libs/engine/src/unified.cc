@@ -99,13 +99,13 @@ void UnifiedHead::submit(Request request, TimeNs now) {
   const RequestId id = request.id;
   const size_t length = request.prompt.size();
   if (length == 0 || request.max_tokens < 1)
-    return self.ledger.refuse(id, FailureKind::internal, "a request has a prompt and asks for more");
+    return self.ledger.refuse(id, FailureKind::internal,
+                              "a request has a prompt and asks for more");
   const uint64_t tokens = length + static_cast<uint64_t>(request.max_tokens);
   if (tokens > self.context_max())
     return self.ledger.refuse(id, FailureKind::too_long,
                               too_long_text(self.context_max(), length, request.max_tokens));
-  if (self.lost)
-    return self.ledger.refuse(id, FailureKind::unavailable, "the executor is lost");
+  if (self.lost) return self.ledger.refuse(id, FailureKind::unavailable, "the executor is lost");
   if (self.prefill.queued() >= static_cast<size_t>(self.options.queue_max))
     return self.ledger.refuse(id, FailureKind::queue_full,
                               fmt::format("{} requests wait already", self.prefill.queued()));
@@ -196,10 +196,18 @@ void UnifiedHead::tick(TimeNs now) {
   impl_->pump();
 }
 
-std::vector<Item> UnifiedHead::take_items() { return std::exchange(impl_->items, {}); }
-std::vector<RequestEvent> UnifiedHead::take_events() { return impl_->ledger.take_events(); }
-TimeNs UnifiedHead::wake_at() const { return impl_->ledger.next_deadline(); }
-bool UnifiedHead::idle() const { return impl_->ledger.empty() && impl_->out.empty(); }
+std::vector<Item> UnifiedHead::take_items() {
+  return std::exchange(impl_->items, {});
+}
+std::vector<RequestEvent> UnifiedHead::take_events() {
+  return impl_->ledger.take_events();
+}
+TimeNs UnifiedHead::wake_at() const {
+  return impl_->ledger.next_deadline();
+}
+bool UnifiedHead::idle() const {
+  return impl_->ledger.empty() && impl_->out.empty();
+}
 
 Counters UnifiedHead::counters() const {
   Counters counters = impl_->ledger.counters;

@@ -10,8 +10,8 @@ namespace kern::engine {
 namespace wire {
 namespace {
 
-// One struct a message: its type, its name in errors, and its fields. `Fields` sees a message either
-// const (to write it) or not (to read it), so that both directions list the fields once.
+// One struct a message: its type, its name in errors, and its fields. `Fields` sees a message
+// either const (to write it) or not (to read it), so that both directions list the fields once.
 
 /// Writes the fields it is shown.
 struct Writing {
@@ -66,9 +66,7 @@ struct Reading {
   void one(T& value) {
     get(in, limits, value);
   }
-  void tokens(std::vector<Token>& values) {
-    values = in.get_vector<Token>(limits.stop_tokens_max);
-  }
+  void tokens(std::vector<Token>& values) { values = in.get_vector<Token>(limits.stop_tokens_max); }
   template <class E>
   void word(E& value, E last) {
     value = get_enum(in, last);
@@ -88,17 +86,19 @@ struct Reading {
 template <class T>
 struct Wire;
 
-#define KERN_WIRE(message, type_name)                              \
-  template <>                                                      \
-  struct Wire<message> {                                           \
-    static constexpr MessageType type = MessageType::type_name;    \
-    static constexpr std::string_view name = #type_name;           \
-  };                                                               \
-  template <class Io, class M>                                     \
-    requires std::is_same_v<std::remove_const_t<M>, message>       \
+#define KERN_WIRE(message, type_name)                           \
+  template <>                                                   \
+  struct Wire<message> {                                        \
+    static constexpr MessageType type = MessageType::type_name; \
+    static constexpr std::string_view name = #type_name;        \
+  };                                                            \
+  template <class Io, class M>                                  \
+  requires std::is_same_v<std::remove_const_t<M>, message>      \
   void fields([[maybe_unused]] Io& io, [[maybe_unused]] M& m)
 
-KERN_WIRE(ResetEpoch, reset_epoch) { io.one(m.epoch); }
+KERN_WIRE(ResetEpoch, reset_epoch) {
+  io.one(m.epoch);
+}
 KERN_WIRE(RunItem, run_item) {
   io.one(m.epoch);
   io.one(m.item);
@@ -113,13 +113,19 @@ KERN_WIRE(SendState, send_state) {
   io.one(m.from);
   io.one(m.to);
 }
-KERN_WIRE(CancelSend, cancel_send) { io.one(m.generation); }
+KERN_WIRE(CancelSend, cancel_send) {
+  io.one(m.generation);
+}
 KERN_WIRE(GroupUp, group_up) {
   io.one(m.group);
   io.one(m.hello);
 }
-KERN_WIRE(GroupGone, group_gone) { io.one(m.group); }
-KERN_WIRE(EpochReady, epoch_ready) { io.one(m.epoch); }
+KERN_WIRE(GroupGone, group_gone) {
+  io.one(m.group);
+}
+KERN_WIRE(EpochReady, epoch_ready) {
+  io.one(m.epoch);
+}
 KERN_WIRE(ItemDone, item_done) {
   io.one(m.epoch);
   io.one(m.result);
@@ -143,8 +149,12 @@ KERN_WIRE(Begin, begin) {
   io.one(m.generation);
   io.one(m.first_token);
 }
-KERN_WIRE(Abort, abort) { io.one(m.generation); }
-KERN_WIRE(GroupHello, group_hello) { io.one(m); }
+KERN_WIRE(Abort, abort) {
+  io.one(m.generation);
+}
+KERN_WIRE(GroupHello, group_hello) {
+  io.one(m);
+}
 KERN_WIRE(Granted, granted) {
   io.one(m.generation);
   io.one(m.place);
@@ -153,14 +163,20 @@ KERN_WIRE(Refused, refused) {
   io.one(m.generation);
   io.word(m.reason, RefusalReason::unready);
 }
-KERN_WIRE(Landed, landed) { io.one(m.generation); }
-KERN_WIRE(StepTokens, step_tokens) { io.steps(m.tokens); }
+KERN_WIRE(Landed, landed) {
+  io.one(m.generation);
+}
+KERN_WIRE(StepTokens, step_tokens) {
+  io.steps(m.tokens);
+}
 KERN_WIRE(Ended, ended) {
   io.one(m.generation);
   io.word(m.reason, EndReason::failed);
   io.one(m.why);
 }
-KERN_WIRE(Released, released) { io.one(m.generation); }
+KERN_WIRE(Released, released) {
+  io.one(m.generation);
+}
 KERN_WIRE(ExpectParts, expect_parts) {
   io.one(m.epoch);
   io.one(m.request);
@@ -168,7 +184,9 @@ KERN_WIRE(ExpectParts, expect_parts) {
   io.one(m.tokens);
   io.one(m.place);
 }
-KERN_WIRE(StopExpecting, stop_expecting) { io.one(m.generation); }
+KERN_WIRE(StopExpecting, stop_expecting) {
+  io.one(m.generation);
+}
 KERN_WIRE(RankExpecting, rank_expecting) {
   io.one(m.epoch);
   io.one(m.generation);
@@ -243,14 +261,30 @@ Result<V> decode_any(ByteSpan bytes, const WireLimits& limits, std::string_view 
 }  // namespace
 }  // namespace wire
 
-std::vector<std::byte> encode(const StageCommand& message) { return wire::write_any(message); }
-std::vector<std::byte> encode(const StageReport& message) { return wire::write_any(message); }
-std::vector<std::byte> encode(const GroupCommand& message) { return wire::write_any(message); }
-std::vector<std::byte> encode(const GroupReport& message) { return wire::write_any(message); }
-std::vector<std::byte> encode(const RankCommand& message) { return wire::write_any(message); }
-std::vector<std::byte> encode(const RankReport& message) { return wire::write_any(message); }
-std::vector<std::byte> encode(const PartHeader& message) { return wire::write(message); }
-std::vector<std::byte> encode(const PartTaken& message) { return wire::write(message); }
+std::vector<std::byte> encode(const StageCommand& message) {
+  return wire::write_any(message);
+}
+std::vector<std::byte> encode(const StageReport& message) {
+  return wire::write_any(message);
+}
+std::vector<std::byte> encode(const GroupCommand& message) {
+  return wire::write_any(message);
+}
+std::vector<std::byte> encode(const GroupReport& message) {
+  return wire::write_any(message);
+}
+std::vector<std::byte> encode(const RankCommand& message) {
+  return wire::write_any(message);
+}
+std::vector<std::byte> encode(const RankReport& message) {
+  return wire::write_any(message);
+}
+std::vector<std::byte> encode(const PartHeader& message) {
+  return wire::write(message);
+}
+std::vector<std::byte> encode(const PartTaken& message) {
+  return wire::write(message);
+}
 
 Result<StageCommand> decode_stage_command(ByteSpan bytes, const WireLimits& limits) {
   return wire::decode_any<StageCommand>(bytes, limits, "command to a stage");

@@ -26,7 +26,9 @@ void get(ByteReader& in, const WireLimits& limits, ItemResult& value);
 void get(ByteReader& in, const WireLimits& limits, GroupHello& value);
 
 /// A bool is one byte, 0 or 1; an enum one byte up to its last value.
-inline void put_bool(ByteWriter& out, bool value) { out.put<uint8_t>(value ? 1 : 0); }
+inline void put_bool(ByteWriter& out, bool value) {
+  out.put<uint8_t>(value ? 1 : 0);
+}
 bool get_bool(ByteReader& in);
 template <class E>
 E get_enum(ByteReader& in, E last) {

@@ -188,10 +188,19 @@ Rectangle part_at(const BindSegment& segment, std::span<const Place> places, int
 
 bool may_bind(std::string_view tensor_dtype, Dtype dtype) {
   static constexpr std::array<std::pair<std::string_view, Dtype>, 13> kPairs = {
-      {{"BF16", Dtype::bf16}, {"F16", Dtype::f16}, {"F32", Dtype::f32},
-       {"F8_E4M3", Dtype::fp8e4m3}, {"F8_E8M0", Dtype::fp8e8m0}, {"I8", Dtype::i8},
-       {"I32", Dtype::i32}, {"U32", Dtype::u32}, {"I64", Dtype::i64}, {"U64", Dtype::u64},
-       {"U8", Dtype::u8}, {"U8", Dtype::fp8e4m3}, {"U8", Dtype::fp8e8m0}}};
+      {{"BF16", Dtype::bf16},
+       {"F16", Dtype::f16},
+       {"F32", Dtype::f32},
+       {"F8_E4M3", Dtype::fp8e4m3},
+       {"F8_E8M0", Dtype::fp8e8m0},
+       {"I8", Dtype::i8},
+       {"I32", Dtype::i32},
+       {"U32", Dtype::u32},
+       {"I64", Dtype::i64},
+       {"U64", Dtype::u64},
+       {"U8", Dtype::u8},
+       {"U8", Dtype::fp8e4m3},
+       {"U8", Dtype::fp8e8m0}}};
   return std::find(kPairs.begin(), kPairs.end(), std::pair(tensor_dtype, dtype)) != kPairs.end();
 }
 

@@ -13,9 +13,9 @@ namespace kern::manifest {
 struct Builtin {
   enum class What : uint8_t { gemm, collective };
   What what = What::gemm;
-  bool accumulates = false;      ///< gemm: C += rather than C =
-  Dtype result = Dtype::bf16;    ///< gemm: of C; collective: of both
-  std::string_view extension;    ///< that a manifest must list
+  bool accumulates = false;    ///< gemm: C += rather than C =
+  Dtype result = Dtype::bf16;  ///< gemm: of C; collective: of both
+  std::string_view extension;  ///< that a manifest must list
 };
 
 /// By the whole entry, `extern:` included; nothing for a name no extension adds.

@@ -21,14 +21,16 @@ std::string id_of(const Verified& whole, std::span<const std::string> labels) {
   return to_hex(sha256(as_bytes(text))).substr(0, kIdDigits);
 }
 
-bool is_table(const Buffer& buffer) { return buffer.domain && !buffer.domain->index_into.empty(); }
+bool is_table(const Buffer& buffer) {
+  return buffer.domain && !buffer.domain->index_into.empty();
+}
 
 std::string text_of(const Buffer& buffer) {
   std::string out = fmt::format("{}[", to_string(buffer.dtype));
   for (size_t i = 0; i < buffer.shape.size(); ++i) {
     const Dim& dim = buffer.shape[i];
-    out += fmt::format("{}{}", i == 0 ? "" : ", ",
-                       dim.is_var() ? dim.var : std::to_string(dim.value));
+    out +=
+        fmt::format("{}{}", i == 0 ? "" : ", ", dim.is_var() ? dim.var : std::to_string(dim.value));
   }
   return out + "]";
 }
@@ -59,8 +61,8 @@ class EdgeCheck {
   template <class... Args>
   void problem(std::string_view pointer, fmt::format_string<Args...> format, Args&&... args) {
     const int64_t stage = after_->cut ? after_->cut->stage : 0;
-    diagnostics_.push_back({fmt::format("/{}{}", stage, pointer),
-                            fmt::format(format, std::forward<Args>(args)...)});
+    diagnostics_.push_back(
+        {fmt::format("/{}{}", stage, pointer), fmt::format(format, std::forward<Args>(args)...)});
   }
 
   void buffers() {
@@ -77,8 +79,8 @@ class EdgeCheck {
     }
     for (const std::string& name : sent)
       if (std::find(received.begin(), received.end(), name) == received.end())
-        problem("/buffers", "stage {} sends `{}`, which nothing here receives",
-                before_->cut->stage, name);
+        problem("/buffers", "stage {} sends `{}`, which nothing here receives", before_->cut->stage,
+                name);
   }
 
   void vars() {

@@ -55,7 +55,8 @@ class Planner {
         }
       if (count != 1)
         return problem(pointer, "{} calls are labelled `{}`; expected one", count, label);
-      if (at == 0) return problem(pointer, "label `{}` is the first call: nothing is before it", label);
+      if (at == 0)
+        return problem(pointer, "label `{}` is the first call: nothing is before it", label);
       if (at <= cut.starts.back())
         return problem(pointer, "label `{}` does not come after the one before it", label);
       cut.starts.push_back(at);
@@ -72,7 +73,7 @@ class Planner {
     for (size_t i = 0; i < whole_->states.size(); ++i)
       if (state_stages_[i].size() > 1)
         problem(pointer_to("states", whole_->states[i].name),
-                "stages {} and {} both touch this state; a state does not cross", 
+                "stages {} and {} both touch this state; a state does not cross",
                 *state_stages_[i].begin(), *state_stages_[i].rbegin());
     for (size_t i = 0; i < whole_->buffers.size(); ++i) check_kind(i);
   }
@@ -90,8 +91,10 @@ class Planner {
               *stages.begin(), *stages.rbegin());
     const bool table = buffer.domain && !buffer.domain->index_into.empty();
     if (buffer.kind == BufferKind::input && !buffer.fill && !table && *stages.rbegin() > 0)
-      problem(pointer, "stage {} reads this input, which has no fill and is no table: nobody could "
-              "fill it there", *stages.rbegin());
+      problem(pointer,
+              "stage {} reads this input, which has no fill and is no table: nobody could "
+              "fill it there",
+              *stages.rbegin());
   }
 
   void follow(const CutProgram& program) {

@@ -16,8 +16,12 @@ void keep_marked(std::vector<T>& list, const std::vector<bool>& marks) {
 class Builder {
  public:
   Builder(const Verified& whole, const CutPlan& plan, size_t stage)
-      : whole_(whole), plan_(plan), stage_(stage), buffers_(whole->buffers.size()),
-        states_(whole->states.size()), ops_(whole->ops.size()) {}
+      : whole_(whole),
+        plan_(plan),
+        stage_(stage),
+        buffers_(whole->buffers.size()),
+        states_(whole->states.size()),
+        ops_(whole->ops.size()) {}
 
   tl::expected<Manifest, Diagnostics> run(const std::string& id) {
     head(id);
@@ -157,8 +161,8 @@ class Builder {
   }
 
   /// A buffer that is received, and written here once it is no longer looked at, but not handed
-  /// on: what is written is another value, and gets a buffer of its own, since inputs are read-only.
-  /// The last stage hands nothing on, so there it may be changed in place.
+  /// on: what is written is another value, and gets a buffer of its own, since inputs are
+  /// read-only. The last stage hands nothing on, so there it may be changed in place.
   void split_received() {
     std::vector<Buffer> own;
     for (Buffer& buffer : m_.buffers) {
@@ -202,7 +206,8 @@ class Builder {
         } else if (writes(direction)) {
           problem(pointer_to("buffers", buffer.name),
                   "stage {} receives this buffer, changes it in place and does not hand it on; cut "
-                  "elsewhere", stage_);
+                  "elsewhere",
+                  stage_);
           return own;
         }
       }

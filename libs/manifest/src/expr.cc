@@ -23,8 +23,10 @@ std::vector<int64_t> max_values(const Manifest& manifest) {
 
 std::optional<int64_t> eval(const Expr& expr, const VarValues& vars) {
   switch (expr.op) {
-    case Expr::Op::constant: return expr.value;
-    case Expr::Op::var: return vars.find(expr.var);
+    case Expr::Op::constant:
+      return expr.value;
+    case Expr::Op::var:
+      return vars.find(expr.var);
     case Expr::Op::mul: {
       const auto inner = eval(expr.operands[0], vars);
       return inner ? checked_mul(*inner, expr.value) : std::nullopt;
@@ -34,7 +36,8 @@ std::optional<int64_t> eval(const Expr& expr, const VarValues& vars) {
       const auto b = eval(expr.operands[1], vars);
       return a && b ? checked_add(*a, *b) : std::nullopt;
     }
-    case Expr::Op::ceil_div: break;
+    case Expr::Op::ceil_div:
+      break;
   }
   const auto inner = eval(expr.operands[0], vars);
   if (!inner || *inner < 0 || expr.value < 1) return std::nullopt;
@@ -63,14 +66,17 @@ std::optional<int64_t> bytes_of(Dtype dtype, std::span<const Dim> shape, const V
 
 std::string to_string(const Expr& expr) {
   switch (expr.op) {
-    case Expr::Op::constant: return fmt::format("{}", expr.value);
-    case Expr::Op::var: return expr.var;
+    case Expr::Op::constant:
+      return fmt::format("{}", expr.value);
+    case Expr::Op::var:
+      return expr.var;
     case Expr::Op::mul:
       return fmt::format("{{\"mul\": [{}, {}]}}", to_string(expr.operands[0]), expr.value);
     case Expr::Op::add:
       return fmt::format("{{\"add\": [{}, {}]}}", to_string(expr.operands[0]),
                          to_string(expr.operands[1]));
-    case Expr::Op::ceil_div: break;
+    case Expr::Op::ceil_div:
+      break;
   }
   return fmt::format("{{\"ceil_div\": [{}, {}]}}", to_string(expr.operands[0]), expr.value);
 }

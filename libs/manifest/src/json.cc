@@ -36,41 +36,64 @@ T take(const simdjson::simdjson_result<T>& result) {
   return value;
 }
 
-dom::element at(const Json& json) { return JsonAccess::unwrap(json); }
+dom::element at(const Json& json) {
+  return JsonAccess::unwrap(json);
+}
 
 }  // namespace
 
 Json::Type Json::type() const {
   switch (at(*this).type()) {
-    case dom::element_type::NULL_VALUE: return Type::null;
-    case dom::element_type::BOOL: return Type::boolean;
-    case dom::element_type::INT64: return Type::integer;
+    case dom::element_type::NULL_VALUE:
+      return Type::null;
+    case dom::element_type::BOOL:
+      return Type::boolean;
+    case dom::element_type::INT64:
+      return Type::integer;
     case dom::element_type::UINT64:
-    case dom::element_type::DOUBLE: return Type::real;
-    case dom::element_type::STRING: return Type::text;
-    case dom::element_type::ARRAY: return Type::array;
-    case dom::element_type::OBJECT: break;
+    case dom::element_type::DOUBLE:
+      return Type::real;
+    case dom::element_type::STRING:
+      return Type::text;
+    case dom::element_type::ARRAY:
+      return Type::array;
+    case dom::element_type::OBJECT:
+      break;
   }
   return Type::object;
 }
 
 std::string_view Json::type_name() const {
   switch (type()) {
-    case Type::null: return "null";
-    case Type::boolean: return "a boolean";
+    case Type::null:
+      return "null";
+    case Type::boolean:
+      return "a boolean";
     case Type::integer:
-    case Type::real: return "a number";
-    case Type::text: return "a string";
-    case Type::array: return "a list";
-    case Type::object: break;
+    case Type::real:
+      return "a number";
+    case Type::text:
+      return "a string";
+    case Type::array:
+      return "a list";
+    case Type::object:
+      break;
   }
   return "an object";
 }
 
-bool Json::boolean() const { return take(at(*this).get_bool()); }
-int64_t Json::integer() const { return take(at(*this).get_int64()); }
-double Json::real() const { return take(at(*this).get_double()); }
-std::string_view Json::text() const { return take(at(*this).get_string()); }
+bool Json::boolean() const {
+  return take(at(*this).get_bool());
+}
+int64_t Json::integer() const {
+  return take(at(*this).get_int64());
+}
+double Json::real() const {
+  return take(at(*this).get_double());
+}
+std::string_view Json::text() const {
+  return take(at(*this).get_string());
+}
 
 void Json::each_member(FunctionRef<void(std::string_view, Json)> visit) const {
   for (const auto [key, value] : take(at(*this).get_object())) visit(key, JsonAccess::wrap(value));
@@ -82,7 +105,9 @@ void Json::each_element(FunctionRef<void(size_t, Json)> visit) const {
     visit(index++, JsonAccess::wrap(value));
 }
 
-size_t Json::size_hint() const { return take(at(*this).get_array()).size(); }
+size_t Json::size_hint() const {
+  return take(at(*this).get_array()).size();
+}
 
 struct JsonDocument::Parser {
   dom::parser parser;
@@ -92,7 +117,9 @@ struct JsonDocument::Parser {
 JsonDocument::JsonDocument(std::unique_ptr<Parser> parser) : parser_(std::move(parser)) {}
 JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
-Json JsonDocument::root() const { return JsonAccess::wrap(parser_->root); }
+Json JsonDocument::root() const {
+  return JsonAccess::wrap(parser_->root);
+}
 
 tl::expected<JsonDocument, std::string> JsonDocument::read(std::string_view text) {
   auto parser = std::make_unique<Parser>();

@@ -1,7 +1,6 @@
 #pragma once
-/// A parsed JSON text as values that can be walked in order, duplicates included. Only json.cc knows
-/// which parser is underneath.
-/// Thread safety: reading is; a document is one thread's to make.
+/// A parsed JSON text as values that can be walked in order, duplicates included. Only json.cc
+/// knows which parser is underneath. Thread safety: reading is; a document is one thread's to make.
 /// Ownership: a Json and the views it gives live as long as its JsonDocument.
 
 #include <cstddef>

@@ -73,11 +73,11 @@ class Walker {
 
   bool scalar() {
     const size_t first = at_;
-    while (at_ < json_.size() &&
-           std::string_view("+-.").find(json_[at_]) != std::string_view::npos) ++at_;
-    while (at_ < json_.size() &&
-           (std::isalnum(static_cast<unsigned char>(json_[at_])) || json_[at_] == '.' ||
-            json_[at_] == '-' || json_[at_] == '+')) ++at_;
+    while (at_ < json_.size() && std::string_view("+-.").find(json_[at_]) != std::string_view::npos)
+      ++at_;
+    while (at_ < json_.size() && (std::isalnum(static_cast<unsigned char>(json_[at_])) ||
+                                  json_[at_] == '.' || json_[at_] == '-' || json_[at_] == '+'))
+      ++at_;
     return at_ > first;
   }
 

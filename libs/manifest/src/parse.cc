@@ -47,12 +47,11 @@ void read_vars(Reader& r, Json json, const At& at, std::vector<Var>& out) {
 
 void read_topology(Reader& r, Json json, const At& at, std::vector<Group>& out) {
   r.object(json, at, {{"groups", Need::required, [&](Json groups, const At& here) {
-                         r.named(groups, here,
-                                 [&](std::string_view name, Json size, const At& a) {
-                                   Group& group = out.emplace_back();
-                                   group.name = name;
-                                   r.integer(size, a, 0, kU32Max, group.size);
-                                 });
+                         r.named(groups, here, [&](std::string_view name, Json size, const At& a) {
+                           Group& group = out.emplace_back();
+                           group.name = name;
+                           r.integer(size, a, 0, kU32Max, group.size);
+                         });
                        }}});
 }
 
@@ -60,22 +59,20 @@ void read_modules(Reader& r, Json json, const At& at, std::vector<Module>& out) 
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     Module& module = out.emplace_back();
     module.name = name;
-    r.object(value, here,
-             {{"source", Need::required,
-               [&](Json v, const At& a) { r.text(v, a, module.source); }},
-              {"sha256", Need::required,
-               [&](Json v, const At& a) { r.text(v, a, module.sha256); }}});
+    r.object(
+        value, here,
+        {{"source", Need::required, [&](Json v, const At& a) { r.text(v, a, module.source); }},
+         {"sha256", Need::required, [&](Json v, const At& a) { r.text(v, a, module.sha256); }}});
   });
 }
 
 void read_cut(Reader& r, Json json, const At& at, Cut& out) {
-  r.object(
-      json, at,
-      {{"id", Need::required, [&](Json v, const At& a) { r.text(v, a, out.id); }},
-       {"stage", Need::required,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.stage); }},
-       {"stages", Need::required,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.stages); }}});
+  r.object(json, at,
+           {{"id", Need::required, [&](Json v, const At& a) { r.text(v, a, out.id); }},
+            {"stage", Need::required,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.stage); }},
+            {"stages", Need::required,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.stages); }}});
 }
 
 void read_meta(Reader& r, Json json, const At& at, Meta& out) {
@@ -122,18 +119,14 @@ void read_top(Reader& r, Json root, const At& at, Manifest& m) {
         }},
        {"device", Need::optional,
         [&](Json v, const At& a) { r.word(v, a, "`host`", parse_device, m.device); }},
-       {"meta", Need::optional,
-        [&](Json v, const At& a) { read_meta(r, v, a, m.meta.emplace()); }},
+       {"meta", Need::optional, [&](Json v, const At& a) { read_meta(r, v, a, m.meta.emplace()); }},
        {"cut", Need::nullable, [&](Json v, const At& a) { read_cut(r, v, a, m.cut.emplace()); }},
        {"constants", Need::optional, [](Json, const At&) {}},
        {"vars", Need::optional, [&](Json v, const At& a) { read_vars(r, v, a, m.vars); }},
-       {"topology", Need::nullable,
-        [&](Json v, const At& a) { read_topology(r, v, a, m.groups); }},
+       {"topology", Need::nullable, [&](Json v, const At& a) { read_topology(r, v, a, m.groups); }},
        {"states", Need::optional, [&](Json v, const At& a) { read_states(r, v, a, m.states); }},
-       {"buffers", Need::required,
-        [&](Json v, const At& a) { read_buffers(r, v, a, m.buffers); }},
-       {"modules", Need::required,
-        [&](Json v, const At& a) { read_modules(r, v, a, m.modules); }},
+       {"buffers", Need::required, [&](Json v, const At& a) { read_buffers(r, v, a, m.buffers); }},
+       {"modules", Need::required, [&](Json v, const At& a) { read_modules(r, v, a, m.modules); }},
        {"ops", Need::required, [&](Json v, const At& a) { read_ops(r, v, a, m.ops); }},
        {"programs", Need::required,
         [&](Json v, const At& a) { read_programs(r, v, a, m.programs); }}});

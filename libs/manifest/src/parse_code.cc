@@ -33,20 +33,19 @@ void read_tensormap(Reader& r, Json json, const At& at, Tensormap& out) {
   const auto list_into = [&r](std::vector<int64_t>& to) {
     return [&r, &to](Json v, const At& a) { r.integers(v, a, 0, kIntMax, to); };
   };
-  r.object(
-      json, at,
-      {{"param", Need::required,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.param); }},
-       {"dtype", Need::required, [&](Json v, const At& a) { r.text(v, a, out.dtype); }},
-       {"dims", Need::required, list_into(out.dims)},
-       {"strides", Need::required, list_into(out.strides)},
-       {"box", Need::required, list_into(out.box)},
-       {"swizzle", Need::optional,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.swizzle); }},
-       {"l2_promotion", Need::optional,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.l2_promotion); }},
-       {"oob_nan", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.oob_nan); }},
-       {"wrap", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.wrap); }}});
+  r.object(json, at,
+           {{"param", Need::required,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.param); }},
+            {"dtype", Need::required, [&](Json v, const At& a) { r.text(v, a, out.dtype); }},
+            {"dims", Need::required, list_into(out.dims)},
+            {"strides", Need::required, list_into(out.strides)},
+            {"box", Need::required, list_into(out.box)},
+            {"swizzle", Need::optional,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.swizzle); }},
+            {"l2_promotion", Need::optional,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.l2_promotion); }},
+            {"oob_nan", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.oob_nan); }},
+            {"wrap", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.wrap); }}});
 }
 
 void read_field(Reader& r, Json json, const At& at, PackField& out) {
@@ -55,44 +54,44 @@ void read_field(Reader& r, Json json, const At& at, PackField& out) {
   const auto lit = [&](Literal::Type type) { return literal_into(r, one, out.source, type); };
   const auto i32 = lit(Literal::Type::i32), i64 = lit(Literal::Type::i64);
   const auto f32 = lit(Literal::Type::f32), u8 = lit(Literal::Type::u8);
-  r.object(json, at,
-           {{"at", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.at); }},
-            {"width", Need::nullable,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.width.emplace(0)); }},
-            {"param", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.integer(v, a, 0, kU32Max, out.source.emplace<ParamRef>().index);
-             }},
-            {"scratch", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.text(v, a, out.source.emplace<ScratchRef>().name);
-             }},
-            {"i32", Need::optional, i32},
-            {"i64", Need::optional, i64},
-            {"f32", Need::optional, f32},
-            {"u8", Need::optional, u8},
-            {"var", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.text(v, a, out.source.emplace<VarRef>().name);
-             }},
-            {"expr", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.expr(v, a, out.source.emplace<Expr>());
-             }},
-            {"rank", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.text(v, a, out.source.emplace<RankRef>().group);
-             }},
-            {"tensormap", Need::optional, [&](Json v, const At& a) {
-               one.seen();
-               read_tensormap(r, v, a, out.source.emplace<Tensormap>());
-             }}});
+  r.object(
+      json, at,
+      {{"at", Need::required, [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.at); }},
+       {"width", Need::nullable,
+        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.width.emplace(0)); }},
+       {"param", Need::optional,
+        [&](Json v, const At& a) {
+          one.seen();
+          r.integer(v, a, 0, kU32Max, out.source.emplace<ParamRef>().index);
+        }},
+       {"scratch", Need::optional,
+        [&](Json v, const At& a) {
+          one.seen();
+          r.text(v, a, out.source.emplace<ScratchRef>().name);
+        }},
+       {"i32", Need::optional, i32},
+       {"i64", Need::optional, i64},
+       {"f32", Need::optional, f32},
+       {"u8", Need::optional, u8},
+       {"var", Need::optional,
+        [&](Json v, const At& a) {
+          one.seen();
+          r.text(v, a, out.source.emplace<VarRef>().name);
+        }},
+       {"expr", Need::optional,
+        [&](Json v, const At& a) {
+          one.seen();
+          r.expr(v, a, out.source.emplace<Expr>());
+        }},
+       {"rank", Need::optional,
+        [&](Json v, const At& a) {
+          one.seen();
+          r.text(v, a, out.source.emplace<RankRef>().group);
+        }},
+       {"tensormap", Need::optional, [&](Json v, const At& a) {
+          one.seen();
+          read_tensormap(r, v, a, out.source.emplace<Tensormap>());
+        }}});
   one.finish();
 }
 
@@ -147,13 +146,12 @@ void read_params(Reader& r, Json json, const At& at, std::vector<ParamType>& out
 }
 
 void read_when(Reader& r, Json json, const At& at, When& out) {
-  r.object(
-      json, at,
-      {{"var", Need::required, [&](Json v, const At& a) { r.text(v, a, out.var); }},
-       {"min", Need::nullable,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.min.emplace(0)); }},
-       {"max", Need::nullable,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.max.emplace(0)); }}});
+  r.object(json, at,
+           {{"var", Need::required, [&](Json v, const At& a) { r.text(v, a, out.var); }},
+            {"min", Need::nullable,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.min.emplace(0)); }},
+            {"max", Need::nullable,
+             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.max.emplace(0)); }}});
 }
 
 void read_algo(Reader& r, Json json, const At& at, Algo& out) {
@@ -183,17 +181,16 @@ void read_args(Reader& r, Json json, const At& at, std::vector<LaunchArg>& out) 
 }
 
 void read_extern(Reader& r, Json json, const At& at, Launch& out) {
-  r.object(
-      json, at,
-      {{"entry", Need::required, [&](Json v, const At& a) { r.text(v, a, out.entry); }},
-       {"params", Need::nullable,
-        [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
-       {"args", Need::nullable,
-        [&](Json v, const At& a) { read_args(r, v, a, out.args.emplace()); }},
-       {"algo", Need::nullable,
-        [&](Json v, const At& a) { read_algo(r, v, a, out.algo.emplace()); }},
-       {"when", Need::nullable,
-        [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }}});
+  r.object(json, at,
+           {{"entry", Need::required, [&](Json v, const At& a) { r.text(v, a, out.entry); }},
+            {"params", Need::nullable,
+             [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
+            {"args", Need::nullable,
+             [&](Json v, const At& a) { read_args(r, v, a, out.args.emplace()); }},
+            {"algo", Need::nullable,
+             [&](Json v, const At& a) { read_algo(r, v, a, out.algo.emplace()); }},
+            {"when", Need::nullable,
+             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }}});
 }
 
 void read_kernel(Reader& r, Json json, const At& at, Launch& out) {
@@ -205,27 +202,25 @@ void read_kernel(Reader& r, Json json, const At& at, Launch& out) {
     };
   };
   const auto block = triple_into(out.block), cluster = triple_into(out.cluster);
-  r.object(
-      json, at,
-      {{"module", Need::required, [&](Json v, const At& a) { r.text(v, a, out.module); }},
-       {"entry", Need::required, [&](Json v, const At& a) { r.text(v, a, out.entry); }},
-       {"block", Need::required, block},
-       {"grid", Need::required,
-        [&](Json v, const At& a) {
-          r.list_of(v, a, 3, [&](Json e, const At& here) {
-            r.expr(e, here, out.grid.emplace_back());
-          });
-        }},
-       {"shared_mem", Need::nullable,
-        [&](Json v, const At& a) { r.expr(v, a, out.shared_mem.emplace()); }},
-       {"cluster", Need::nullable, cluster},
-       {"pdl", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.pdl); }},
-       {"when", Need::nullable,
-        [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }},
-       {"params", Need::nullable,
-        [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
-       {"args", Need::nullable,
-        [&](Json v, const At& a) { read_args(r, v, a, out.args.emplace()); }}});
+  r.object(json, at,
+           {{"module", Need::required, [&](Json v, const At& a) { r.text(v, a, out.module); }},
+            {"entry", Need::required, [&](Json v, const At& a) { r.text(v, a, out.entry); }},
+            {"block", Need::required, block},
+            {"grid", Need::required,
+             [&](Json v, const At& a) {
+               r.list_of(v, a, 3,
+                         [&](Json e, const At& here) { r.expr(e, here, out.grid.emplace_back()); });
+             }},
+            {"shared_mem", Need::nullable,
+             [&](Json v, const At& a) { r.expr(v, a, out.shared_mem.emplace()); }},
+            {"cluster", Need::nullable, cluster},
+            {"pdl", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.pdl); }},
+            {"when", Need::nullable,
+             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }},
+            {"params", Need::nullable,
+             [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
+            {"args", Need::nullable,
+             [&](Json v, const At& a) { read_args(r, v, a, out.args.emplace()); }}});
 }
 
 bool is_extern(Json json) {
@@ -242,11 +237,11 @@ void read_scratch(Reader& r, Json json, const At& at, std::vector<Scratch>& out)
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     Scratch& scratch = out.emplace_back();
     scratch.name = name;
-    r.object(value, here,
-             {{"dtype", Need::required,
-               [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, scratch.dtype); }},
-              {"shape", Need::required,
-               [&](Json v, const At& a) { r.shape(v, a, scratch.shape); }}});
+    r.object(
+        value, here,
+        {{"dtype", Need::required,
+          [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, scratch.dtype); }},
+         {"shape", Need::required, [&](Json v, const At& a) { r.shape(v, a, scratch.shape); }}});
   });
 }
 
@@ -274,8 +269,10 @@ void read_literal(Reader& r, Json json, const At& at, Literal::Type type, Litera
                        std::numeric_limits<int32_t>::max(), out.integer);
     case Literal::Type::i64:
       return r.integer(json, at, std::numeric_limits<int64_t>::min(), kIntMax, out.integer);
-    case Literal::Type::u8: return r.integer(json, at, 0, 255, out.integer);
-    case Literal::Type::f32: break;
+    case Literal::Type::u8:
+      return r.integer(json, at, 0, 255, out.integer);
+    case Literal::Type::f32:
+      break;
   }
   r.real(json, at, out.real);
 }
@@ -284,10 +281,10 @@ void read_ops(Reader& r, Json json, const At& at, std::vector<Op>& out) {
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     Op& op = out.emplace_back();
     op.name = name;
-    r.object(value, here,
-             {{"params", Need::required,
-               [&](Json v, const At& a) { read_params(r, v, a, op.params); }},
-              {"impl", Need::required, [&](Json v, const At& a) { read_impl(r, v, a, op); }}});
+    r.object(
+        value, here,
+        {{"params", Need::required, [&](Json v, const At& a) { read_params(r, v, a, op.params); }},
+         {"impl", Need::required, [&](Json v, const At& a) { read_impl(r, v, a, op); }}});
   });
 }
 

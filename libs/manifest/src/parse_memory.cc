@@ -102,15 +102,14 @@ void read_bound(Reader& r, Json json, const At& at, std::optional<Bound>& out) {
 }
 
 void read_domain(Reader& r, Json json, const At& at, Domain& out) {
-  r.object(json, at,
-           {{"min", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.min); }},
-            {"max", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.max); }},
-            {"index_into", Need::nullable,
-             [&](Json v, const At& a) { r.text(v, a, out.index_into); }},
-            {"stride", Need::nullable,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stride.emplace(0)); }},
-            {"monotone", Need::optional,
-             [&](Json v, const At& a) { r.boolean(v, a, out.monotone); }}});
+  r.object(
+      json, at,
+      {{"min", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.min); }},
+       {"max", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.max); }},
+       {"index_into", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.index_into); }},
+       {"stride", Need::nullable,
+        [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stride.emplace(0)); }},
+       {"monotone", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.monotone); }}});
 }
 
 void read_range(Reader& r, Json json, const At& at, Range& out) {
@@ -121,8 +120,7 @@ void read_range(Reader& r, Json json, const At& at, Range& out) {
 }
 
 void read_ranges(Reader& r, Json json, const At& at, RangeTable& out) {
-  if (json.type() != Json::Type::object)
-    return read_range(r, json, at, out.ranges.emplace_back());
+  if (json.type() != Json::Type::object) return read_range(r, json, at, out.ranges.emplace_back());
   r.object(json, at,
            {{"group", Need::required,
              [&](Json v, const At& a) {
@@ -155,15 +153,14 @@ void read_interleave(Reader& r, Json json, const At& at, Interleave& out) {
 }
 
 void read_segment(Reader& r, Json json, const At& at, BindSegment& out) {
-  r.object(
-      json, at,
-      {{"tensor", Need::required, [&](Json v, const At& a) { read_tensor(r, v, a, out); }},
-       {"rows", Need::nullable,
-        [&](Json v, const At& a) { read_ranges(r, v, a, out.rows.emplace()); }},
-       {"cols", Need::nullable,
-        [&](Json v, const At& a) { read_ranges(r, v, a, out.cols.emplace()); }},
-       {"interleave", Need::nullable,
-        [&](Json v, const At& a) { read_interleave(r, v, a, out.interleave.emplace()); }}});
+  r.object(json, at,
+           {{"tensor", Need::required, [&](Json v, const At& a) { read_tensor(r, v, a, out); }},
+            {"rows", Need::nullable,
+             [&](Json v, const At& a) { read_ranges(r, v, a, out.rows.emplace()); }},
+            {"cols", Need::nullable,
+             [&](Json v, const At& a) { read_ranges(r, v, a, out.cols.emplace()); }},
+            {"interleave", Need::nullable,
+             [&](Json v, const At& a) { read_interleave(r, v, a, out.interleave.emplace()); }}});
 }
 
 void read_bind(Reader& r, Json json, const At& at, std::vector<BindSegment>& out) {
@@ -172,27 +169,26 @@ void read_bind(Reader& r, Json json, const At& at, std::vector<BindSegment>& out
 }
 
 void read_buffer(Reader& r, Json json, const At& at, Buffer& out) {
-  r.object(
-      json, at,
-      {{"dtype", Need::required,
-        [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, out.dtype); }},
-       {"shape", Need::required, [&](Json v, const At& a) { r.shape(v, a, out.shape); }},
-       {"kind", Need::required,
-        [&](Json v, const At& a) { r.word(v, a, "a buffer kind", parse_kind, out.kind); }},
-       {"bind", Need::nullable, [&](Json v, const At& a) { read_bind(r, v, a, out.bind); }},
-       {"fill", Need::nullable,
-        [&](Json v, const At& a) {
-          r.word(v, a, "a fill role", parse_fill, out.fill.emplace(Fill::token));
-        }},
-       {"domain", Need::nullable,
-        [&](Json v, const At& a) { read_domain(r, v, a, out.domain.emplace()); }},
-       {"placement", Need::optional,
-        [&](Json v, const At& a) {
-          r.word(v, a, "`device` or `host`", parse_placement, out.placed_on_host);
-        }},
-       {"export", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.exported); }},
-       {"of", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.of); }},
-       {"group", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.group); }}});
+  r.object(json, at,
+           {{"dtype", Need::required,
+             [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, out.dtype); }},
+            {"shape", Need::required, [&](Json v, const At& a) { r.shape(v, a, out.shape); }},
+            {"kind", Need::required,
+             [&](Json v, const At& a) { r.word(v, a, "a buffer kind", parse_kind, out.kind); }},
+            {"bind", Need::nullable, [&](Json v, const At& a) { read_bind(r, v, a, out.bind); }},
+            {"fill", Need::nullable,
+             [&](Json v, const At& a) {
+               r.word(v, a, "a fill role", parse_fill, out.fill.emplace(Fill::token));
+             }},
+            {"domain", Need::nullable,
+             [&](Json v, const At& a) { read_domain(r, v, a, out.domain.emplace()); }},
+            {"placement", Need::optional,
+             [&](Json v, const At& a) {
+               r.word(v, a, "`device` or `host`", parse_placement, out.placed_on_host);
+             }},
+            {"export", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.exported); }},
+            {"of", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.of); }},
+            {"group", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.group); }}});
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ struct Seen {
 void finish_arg(Reader& r, const At& at, const Seen& seen, CallArg& out) {
   if (seen.sources != 1)
     return r.problem(
-        at, "expected exactly one of `buf`, `state`, `var`, `expr`, `i32`, `i64`, `f32`, `u8`, "
-            "`rank`");
+        at,
+        "expected exactly one of `buf`, `state`, `var`, `expr`, `i32`, `i64`, `f32`, `u8`, "
+        "`rank`");
   if (!seen.offset) return;
   if (auto* buffer = std::get_if<BufferArg>(&out))
     buffer->offset_bytes = seen.offset_bytes;
@@ -94,8 +95,7 @@ void read_batch(Reader& r, Json json, const At& at, Batch& out) {
                else
                  r.integer(v, a, 0, kIntMax, out.rows.emplace<int64_t>(0));
              }},
-            {"context", Need::nullable,
-             [&](Json v, const At& a) { r.text(v, a, out.context); }}});
+            {"context", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.context); }}});
 }
 
 }  // namespace
@@ -115,10 +115,8 @@ void read_programs(Reader& r, Json json, const At& at, std::vector<Program>& out
          {"batch", Need::nullable,
           [&](Json v, const At& a) { read_batch(r, v, a, program.batch.emplace()); }},
          {"once", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.once); }},
-         {"derive", Need::optional,
-          [&](Json v, const At& a) { r.boolean(v, a, program.derive); }},
-         {"graph", Need::optional,
-          [&](Json v, const At& a) { r.boolean(v, a, program.graph); }}});
+         {"derive", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.derive); }},
+         {"graph", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.graph); }}});
   });
 }
 

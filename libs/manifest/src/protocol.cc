@@ -32,9 +32,17 @@ class Deriver {
     for (const Var& var : m_->vars) {
       if (!var.axis) continue;
       switch (*var.axis) {
-        case Axis::rows: p_.rows_var = var.name; rows_max_ = var.max; break;
-        case Axis::groups: p_.groups_var = var.name; groups_max_ = var.max; break;
-        case Axis::ranks: p_.ranks_var = var.name; break;
+        case Axis::rows:
+          p_.rows_var = var.name;
+          rows_max_ = var.max;
+          break;
+        case Axis::groups:
+          p_.groups_var = var.name;
+          groups_max_ = var.max;
+          break;
+        case Axis::ranks:
+          p_.ranks_var = var.name;
+          break;
       }
     }
   }
@@ -103,10 +111,11 @@ class Deriver {
   void buffer(const Buffer& buffer) {
     if (buffer.fill) return filled(buffer);
     const bool in = buffer.kind == BufferKind::input;
-    const State* target =
-        in && buffer.domain ? m_.state(buffer.domain->index_into) : nullptr;
-    if (target != nullptr && target->size == State::Size::per_token) return page_table(buffer, *target);
-    if (target != nullptr && target->size == State::Size::per_seq) return line_table(buffer, *target);
+    const State* target = in && buffer.domain ? m_.state(buffer.domain->index_into) : nullptr;
+    if (target != nullptr && target->size == State::Size::per_token)
+      return page_table(buffer, *target);
+    if (target != nullptr && target->size == State::Size::per_seq)
+      return line_table(buffer, *target);
     const bool tables = buffer.domain && !buffer.domain->index_into.empty();
     const bool inout = buffer.kind == BufferKind::inout;
     const bool middle = m_->cut && m_->cut->stage > 0;
@@ -148,8 +157,8 @@ class Deriver {
         return problem(pointer, "fill `{}` is buffer `{}`'s already; one buffer a role",
                        to_string(out.fill), other.buffer);
     if (!place(buffer, out))
-      return problem(pointer, "the shape does not suit fill `{}`; expected {}",
-                     to_string(out.fill), shape_for(out.fill));
+      return problem(pointer, "the shape does not suit fill `{}`; expected {}", to_string(out.fill),
+                     shape_for(out.fill));
     list.push_back(std::move(out));
   }
 
@@ -157,15 +166,23 @@ class Deriver {
     switch (fill) {
       case Fill::token:
       case Fill::position:
-      case Fill::slot: return "[rows]";
-      case Fill::cu_seqlens: return "[groups + 1]";
-      case Fill::blocks: return "[members + 1]";
-      case Fill::error: return "[1]";
-      case Fill::tokens: return "[groups] or [groups, rows]";
-      case Fill::valid: return "[rows], [groups] or [1]";
+      case Fill::slot:
+        return "[rows]";
+      case Fill::cu_seqlens:
+        return "[groups + 1]";
+      case Fill::blocks:
+        return "[members + 1]";
+      case Fill::error:
+        return "[1]";
+      case Fill::tokens:
+        return "[groups] or [groups, rows]";
+      case Fill::valid:
+        return "[rows], [groups] or [1]";
       case Fill::top_tokens:
-      case Fill::top_logprobs: return "[groups, n]";
-      default: return "[groups]";
+      case Fill::top_logprobs:
+        return "[groups, n]";
+      default:
+        return "[groups]";
     }
   }
 
@@ -183,19 +200,27 @@ class Deriver {
     switch (*buffer.fill) {
       case Fill::token:
       case Fill::position:
-      case Fill::slot: return buffer.shape.size() == 1 && rows();
+      case Fill::slot:
+        return buffer.shape.size() == 1 && rows();
       case Fill::valid:
         if (one && !buffer.shape[0].is_var()) out.along = Along::once;
         return out.along == Along::once || (rows() && out.width == 1) ||
                (groups() && out.width == 1);
       case Fill::cu_seqlens:
         return buffer.shape.size() == 1 && try_along(Along::boundaries, "", groups_max_, 1);
-      case Fill::blocks: out.along = Along::members; return buffer.shape.size() == 1;
-      case Fill::error: out.along = Along::once; return one;
-      case Fill::tokens: return buffer.shape.size() <= 2 && groups();
+      case Fill::blocks:
+        out.along = Along::members;
+        return buffer.shape.size() == 1;
+      case Fill::error:
+        out.along = Along::once;
+        return one;
+      case Fill::tokens:
+        return buffer.shape.size() <= 2 && groups();
       case Fill::top_tokens:
-      case Fill::top_logprobs: return buffer.shape.size() == 2 && groups();
-      default: return buffer.shape.size() == 1 && groups();
+      case Fill::top_logprobs:
+        return buffer.shape.size() == 2 && groups();
+      default:
+        return buffer.shape.size() == 1 && groups();
     }
   }
 
@@ -227,8 +252,10 @@ class Deriver {
     table.line_bytes = buffer.domain->stride.value_or(state.bytes);
     table.lines_per_slot = state.bytes / table.line_bytes;
     if (buffer.shape.size() > 3)
-      return problem(pointer, "a line table has shape [lines], [lines, sequences] or [lines, "
-                     "sequences, width], got {} extents", buffer.shape.size());
+      return problem(pointer,
+                     "a line table has shape [lines], [lines, sequences] or [lines, "
+                     "sequences, width], got {} extents",
+                     buffer.shape.size());
     const auto extent = [&](size_t i) { return eval(buffer.shape[i], m_.at_bounds()).value_or(0); };
     const bool flat = buffer.shape.size() == 1 && buffer.shape[0].is_var() &&
                       buffer.shape[0].var == p_.groups_var;
@@ -246,8 +273,8 @@ class Deriver {
 };
 
 const Filled* find(const std::vector<Filled>& list, Fill fill) {
-  const auto at = std::find_if(list.begin(), list.end(),
-                               [&](const Filled& f) { return f.fill == fill; });
+  const auto at =
+      std::find_if(list.begin(), list.end(), [&](const Filled& f) { return f.fill == fill; });
   return at == list.end() ? nullptr : &*at;
 }
 
@@ -257,8 +284,12 @@ tl::expected<Protocol, Diagnostics> Protocol::check(const Verified& manifest) {
   return Deriver(manifest).run();
 }
 
-const Filled* Protocol::input(Fill fill) const { return find(inputs, fill); }
-const Filled* Protocol::output(Fill fill) const { return find(outputs, fill); }
+const Filled* Protocol::input(Fill fill) const {
+  return find(inputs, fill);
+}
+const Filled* Protocol::output(Fill fill) const {
+  return find(outputs, fill);
+}
 
 const Service* Protocol::for_prompts(int64_t seqs, int64_t rows) const {
   const Service* best = nullptr;

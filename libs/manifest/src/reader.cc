@@ -130,9 +130,8 @@ void Reader::integer(Json json, const At& at, int64_t min, int64_t max, int64_t&
 
 void Reader::integers(Json json, const At& at, int64_t min, int64_t max,
                       std::vector<int64_t>& out) {
-  list(json, at, [&](Json value, const At& here) {
-    integer(value, here, min, max, out.emplace_back(min));
-  });
+  list(json, at,
+       [&](Json value, const At& here) { integer(value, here, min, max, out.emplace_back(min)); });
 }
 
 void Reader::real(Json json, const At& at, double& out) {

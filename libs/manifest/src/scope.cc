@@ -54,8 +54,7 @@ std::optional<int64_t> Scope::check_shape(Dtype dtype, const std::vector<Dim>& s
   return bytes;
 }
 
-std::optional<int64_t> Scope::check_group(std::string_view name,
-                                          const std::string& pointer) const {
+std::optional<int64_t> Scope::check_group(std::string_view name, const std::string& pointer) const {
   const Group* found = group(name);
   if (found == nullptr) {
     problem(pointer, "unknown topology group `{}`", name);
@@ -87,15 +86,22 @@ const std::vector<ParamType>& abi_of(const Op& op, const Launch& launch) {
 std::vector<LaunchArg> args_of(const Op& op, const Launch& launch) {
   if (launch.args) return *launch.args;
   std::vector<LaunchArg> args;
-  for (size_t i = 0; i < op.params.size(); ++i)
-    args.push_back(ParamRef{static_cast<int64_t>(i)});
+  for (size_t i = 0; i < op.params.size(); ++i) args.push_back(ParamRef{static_cast<int64_t>(i)});
   return args;
 }
 
 int64_t tma_bits(std::string_view dtype) {
-  static constexpr std::array<std::pair<std::string_view, int64_t>, 11> kBits = {
-      {{"u4", 4}, {"u8", 8}, {"u16", 16}, {"f16", 16}, {"bf16", 16}, {"u32", 32}, {"i32", 32},
-       {"f32", 32}, {"tf32", 32}, {"u64", 64}, {"i64", 64}}};
+  static constexpr std::array<std::pair<std::string_view, int64_t>, 11> kBits = {{{"u4", 4},
+                                                                                  {"u8", 8},
+                                                                                  {"u16", 16},
+                                                                                  {"f16", 16},
+                                                                                  {"bf16", 16},
+                                                                                  {"u32", 32},
+                                                                                  {"i32", 32},
+                                                                                  {"f32", 32},
+                                                                                  {"tf32", 32},
+                                                                                  {"u64", 64},
+                                                                                  {"i64", 64}}};
   for (const auto& [word, bits] : kBits)
     if (word == dtype) return bits;
   return 0;
@@ -113,7 +119,11 @@ std::optional<int64_t> footprint_of(const Tensormap& map) {
   return bytes;
 }
 
-bool reads(Direction direction) { return direction != Direction::out; }
-bool writes(Direction direction) { return direction != Direction::in; }
+bool reads(Direction direction) {
+  return direction != Direction::out;
+}
+bool writes(Direction direction) {
+  return direction != Direction::in;
+}
 
 }  // namespace kern::manifest

@@ -13,7 +13,10 @@ class Scope {
  public:
   Scope(const Manifest& manifest, const Index& index, std::span<const int64_t> at_max,
         std::span<const int64_t> at_min, Diagnostics& diagnostics)
-      : m(manifest), index(index), high{manifest.vars, at_max}, low{manifest.vars, at_min},
+      : m(manifest),
+        index(index),
+        high{manifest.vars, at_max},
+        low{manifest.vars, at_min},
         diagnostics_(diagnostics) {}
 
   const Manifest& m;
@@ -29,13 +32,9 @@ class Scope {
   const Var* var(std::string_view name) const { return find(m.vars, index.vars, name); }
   const Group* group(std::string_view name) const { return find(m.groups, index.groups, name); }
   const State* state(std::string_view name) const { return find(m.states, index.states, name); }
-  const Buffer* buffer(std::string_view name) const {
-    return find(m.buffers, index.buffers, name);
-  }
+  const Buffer* buffer(std::string_view name) const { return find(m.buffers, index.buffers, name); }
   const Op* op(std::string_view name) const { return find(m.ops, index.ops, name); }
-  const Module* module(std::string_view name) const {
-    return find(m.modules, index.modules, name);
-  }
+  const Module* module(std::string_view name) const { return find(m.modules, index.modules, name); }
 
   /// Says when an expression names an unknown var, multiplies by zero or divides by it, or
   /// overflows at the vars' bounds; the value there otherwise.

@@ -40,19 +40,28 @@ int64_t rows_held(int64_t length, Member member) {
   return (length + member.members - 1 - member.index) / member.members;
 }
 
-int64_t member_of(int64_t position, int64_t members) { return position % members; }
+int64_t member_of(int64_t position, int64_t members) {
+  return position % members;
+}
 
-int64_t row_of(int64_t position, int64_t members) { return position / members; }
+int64_t row_of(int64_t position, int64_t members) {
+  return position / members;
+}
 
-int64_t position_of(int64_t row, Member member) { return row * member.members + member.index; }
+int64_t position_of(int64_t row, Member member) {
+  return row * member.members + member.index;
+}
 
 int64_t sequence_bytes(const State& state, int64_t length, Member member) {
   check(member);
   switch (state.size) {
-    case State::Size::per_token: break;
-    case State::Size::per_seq: return state.bytes;
+    case State::Size::per_token:
+      break;
+    case State::Size::per_seq:
+      return state.bytes;
     case State::Size::fixed:
-    case State::Size::host: return 0;
+    case State::Size::host:
+      return 0;
   }
   const bool divided = state.shard && state.shard->by == Shard::By::position;
   return state.bytes * (divided ? rows_held(length, member) : length);

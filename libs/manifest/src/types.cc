@@ -15,8 +15,8 @@ constexpr std::array<int64_t, 11> kDtypeSizes = {2, 2, 4, 1, 1, 1, 4, 4, 8, 8, 1
 constexpr std::array<std::string_view, 8> kKinds = {"input",  "output",    "inout", "weight",
                                                     "source", "workspace", "carry", "peer"};
 constexpr std::array<std::string_view, 20> kFills = {
-    "token",    "position",    "valid", "slot",    "seq_len", "cu_seqlens", "blocks",
-    "snapshot", "temperature", "top_p", "top_k",   "min_p",   "seed",       "draw",
+    "token",    "position",    "valid", "slot",    "seq_len",    "cu_seqlens",  "blocks",
+    "snapshot", "temperature", "top_p", "top_k",   "min_p",      "seed",        "draw",
     "tokens",   "count",       "error", "logprob", "top_tokens", "top_logprobs"};
 constexpr std::array<std::string_view, 3> kDirections = {"in", "out", "inout"};
 
@@ -37,12 +37,24 @@ std::string_view inside(std::string_view text, std::string_view name) {
 
 }  // namespace
 
-std::string_view to_string(Dtype dtype) { return kDtypes[static_cast<size_t>(dtype)]; }
-std::optional<Dtype> parse_dtype(std::string_view word) { return position<Dtype>(kDtypes, word); }
-int64_t size_of(Dtype dtype) { return kDtypeSizes[static_cast<size_t>(dtype)]; }
-std::string_view to_string(BufferKind kind) { return kKinds[static_cast<size_t>(kind)]; }
-std::string_view to_string(Fill fill) { return kFills[static_cast<size_t>(fill)]; }
-std::optional<Fill> parse_fill(std::string_view word) { return position<Fill>(kFills, word); }
+std::string_view to_string(Dtype dtype) {
+  return kDtypes[static_cast<size_t>(dtype)];
+}
+std::optional<Dtype> parse_dtype(std::string_view word) {
+  return position<Dtype>(kDtypes, word);
+}
+int64_t size_of(Dtype dtype) {
+  return kDtypeSizes[static_cast<size_t>(dtype)];
+}
+std::string_view to_string(BufferKind kind) {
+  return kKinds[static_cast<size_t>(kind)];
+}
+std::string_view to_string(Fill fill) {
+  return kFills[static_cast<size_t>(fill)];
+}
+std::optional<Fill> parse_fill(std::string_view word) {
+  return position<Fill>(kFills, word);
+}
 std::string_view to_string(Direction direction) {
   return kDirections[static_cast<size_t>(direction)];
 }
@@ -84,13 +96,20 @@ Expr Expr::ceil_div(Expr inner, int64_t c) {
 
 std::string to_string(const ParamType& type) {
   switch (type.what) {
-    case ParamType::What::i32: return "i32";
-    case ParamType::What::i64: return "i64";
-    case ParamType::What::f32: return "f32";
-    case ParamType::What::u8: return "u8";
-    case ParamType::What::bytes: return fmt::format("bytes<{}>", type.bytes);
-    case ParamType::What::state: return fmt::format("{} state", to_string(type.direction));
-    case ParamType::What::buffer: break;
+    case ParamType::What::i32:
+      return "i32";
+    case ParamType::What::i64:
+      return "i64";
+    case ParamType::What::f32:
+      return "f32";
+    case ParamType::What::u8:
+      return "u8";
+    case ParamType::What::bytes:
+      return fmt::format("bytes<{}>", type.bytes);
+    case ParamType::What::state:
+      return fmt::format("{} state", to_string(type.direction));
+    case ParamType::What::buffer:
+      break;
   }
   return fmt::format("{} buffer<{}>", to_string(type.direction), to_string(type.dtype));
 }

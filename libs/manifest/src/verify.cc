@@ -11,10 +11,10 @@ namespace {
 
 /// Numbered as in verify.h.
 constexpr void (*kRules[])(const Scope&) = {
-    verify_names,    verify_vars,     verify_states,   verify_buffers,    verify_domains,
-    verify_fills,    verify_binds,    verify_modules,  verify_ops,        verify_launches,
-    verify_packs,    verify_builtins, verify_calls,    verify_dataflow,   verify_batch,
-    verify_cut,      verify_extensions, verify_unused};
+    verify_names, verify_vars,       verify_states,  verify_buffers,  verify_domains,
+    verify_fills, verify_binds,      verify_modules, verify_ops,      verify_launches,
+    verify_packs, verify_builtins,   verify_calls,   verify_dataflow, verify_batch,
+    verify_cut,   verify_extensions, verify_unused};
 
 }  // namespace
 
@@ -34,7 +34,9 @@ Error to_error(const Diagnostics& diagnostics, std::string_view what) {
                {}};
 }
 
-void NameIndex::add(std::string_view name) { entries_.push_back({name, entries_.size()}); }
+void NameIndex::add(std::string_view name) {
+  entries_.push_back({name, entries_.size()});
+}
 
 void NameIndex::sort() {
   std::stable_sort(entries_.begin(), entries_.end(),

@@ -4,8 +4,7 @@ namespace kern::manifest {
 namespace {
 
 void check_batch(const Scope& scope, const Batch& batch, const std::string& pointer) {
-  if (batch.groups < 1)
-    scope.problem(pointer, "`groups` is {}; expected at least 1", batch.groups);
+  if (batch.groups < 1) scope.problem(pointer, "`groups` is {}; expected at least 1", batch.groups);
   if (const auto* rows = std::get_if<int64_t>(&batch.rows)) {
     if (*rows < 1) scope.problem(pointer, "`rows` is {}; expected at least 1", *rows);
   } else if (const auto& name = std::get<std::string>(batch.rows); scope.var(name) == nullptr) {
@@ -23,10 +22,8 @@ void verify_batch(const Scope& scope) {
     if (program.batch) check_batch(scope, *program.batch, pointer + "/batch");
     if (program.derive && (program.once || program.batch || program.graph))
       scope.problem(pointer, "`derive` excludes `once`, `batch` and `graph`");
-    if (program.once && program.batch)
-      scope.problem(pointer, "`once` excludes `batch`");
-    if (program.graph && !program.batch)
-      scope.problem(pointer, "`graph` goes with a `batch` only");
+    if (program.once && program.batch) scope.problem(pointer, "`once` excludes `batch`");
+    if (program.graph && !program.batch) scope.problem(pointer, "`graph` goes with a `batch` only");
   }
 }
 

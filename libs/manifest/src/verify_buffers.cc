@@ -11,11 +11,13 @@ void check_peer(const Scope& scope, const Buffer& buffer, const std::string& poi
     scope.problem(pointer, "a peer buffer without the `group` its addresses are of");
   } else if (const auto members = scope.check_group(buffer.group, pointer)) {
     if (buffer.shape.size() != 1 || buffer.shape[0].is_var() || buffer.shape[0].value != *members)
-      scope.problem(pointer, "a peer buffer over `{}` has one address a member: expected shape [{}]",
+      scope.problem(pointer,
+                    "a peer buffer over `{}` has one address a member: expected shape [{}]",
                     buffer.group, *members);
   }
   if (buffer.of.empty())
-    return scope.problem(pointer, "a peer buffer without the buffer or state it holds addresses `of`");
+    return scope.problem(pointer,
+                         "a peer buffer without the buffer or state it holds addresses `of`");
   if (const State* state = scope.state(buffer.of)) {
     if (state->size == State::Size::host)
       scope.problem(pointer, "`of` host state `{}`, which no rank can map", buffer.of);

@@ -40,8 +40,10 @@ struct Check {
 
   void gemm(const Builtin& builtin) const {
     if (abi.size() < 6 || abi.size() > 8)
-      return scope.problem(pointer, "a gemm takes a, w, c, m, n, k and up to two row strides; got "
-                           "{} params", abi.size());
+      return scope.problem(pointer,
+                           "a gemm takes a, w, c, m, n, k and up to two row strides; got "
+                           "{} params",
+                           abi.size());
     expect(0, is_buffer(abi[0], Dtype::bf16, false, true), "`in buffer<bf16>`");
     expect(1, is_buffer(abi[1], Dtype::bf16, false, true), "`in buffer<bf16>`");
     expect(2, is_buffer(abi[2], builtin.result, true, builtin.accumulates),
@@ -52,8 +54,8 @@ struct Check {
 
   void collective(const Builtin& builtin, const std::vector<LaunchArg>& args) const {
     if (abi.size() != 4)
-      return scope.problem(pointer, "a collective takes send, recv, count and a rank; got {} params",
-                           abi.size());
+      return scope.problem(
+          pointer, "a collective takes send, recv, count and a rank; got {} params", abi.size());
     const bool in_place = abi[0].direction == Direction::inout;
     expect(0, is_buffer(abi[0], builtin.result, in_place, true),
            fmt::format("`in buffer<{}>`", to_string(builtin.result)));

@@ -1,19 +1,13 @@
 #include <limits>
 #include <map>
 
+#include "match.h"
 #include "scope.h"
 
 namespace kern::manifest {
 namespace {
 
 using What = ParamType::What;
-
-template <class... F>
-struct Match : F... {
-  using F::operator()...;
-};
-template <class... F>
-Match(F...) -> Match<F...>;
 
 /// A tensormap in some launch of an op, and how far it reaches.
 struct Reach {
@@ -61,13 +55,13 @@ class CallCheck {
     const auto reach = reaches_.find(op);
     for (arg_ = 0; arg_ < call.args.size(); ++arg_) {
       const ParamType& type = op->params[arg_];
-      std::visit(Match{[&](const BufferArg& b) { buffer(b, type); },
-                       [&](const StateArg& s) { state(s, type); },
-                       [&](const VarRef& v) { var(v, type); },
-                       [&](const ExprArg& e) { expr(e.expr, type); },
-                       [&](const Literal& l) { literal(l, type); },
-                       [&](const RankRef& r) { rank(r, type); }},
-                 call.args[arg_]);
+      std::visit(
+          Match{[&](const BufferArg& b) { buffer(b, type); },
+                [&](const StateArg& s) { state(s, type); }, [&](const VarRef& v) { var(v, type); },
+                [&](const ExprArg& e) { expr(e.expr, type); },
+                [&](const Literal& l) { literal(l, type); },
+                [&](const RankRef& r) { rank(r, type); }},
+          call.args[arg_]);
       if (reach != reaches_.end()) footprint(reach->second, call.args[arg_]);
     }
   }
@@ -107,8 +101,8 @@ class CallCheck {
   void var(const VarRef& ref, const ParamType& type) {
     const Var* var = scope_.var(ref.name);
     if (var == nullptr) return problem("unknown var `{}`", ref.name);
-    if (!takes_integer(type)) return problem("var `{}` does not match param `{}`", ref.name,
-                                             to_string(type));
+    if (!takes_integer(type))
+      return problem("var `{}` does not match param `{}`", ref.name, to_string(type));
     if (type.what == What::i32 && var->max > std::numeric_limits<int32_t>::max())
       problem("var `{}` reaches {}, beyond i32", ref.name, var->max);
   }

@@ -51,8 +51,7 @@ void verify_domains(const Scope& scope) {
     std::optional<double> min, max;
     if (domain.min) min = check_bound(scope, buffer, *domain.min, "min", pointer);
     if (domain.max) max = check_bound(scope, buffer, *domain.max, "max", pointer);
-    if (min && max && *min > *max)
-      scope.problem(pointer, "`min` {} is above `max` {}", *min, *max);
+    if (min && max && *min > *max) scope.problem(pointer, "`min` {} is above `max` {}", *min, *max);
     if (!domain.min && !domain.max && domain.index_into.empty() && !domain.monotone)
       scope.problem(pointer, "an empty domain; expected bounds, `index_into` or `monotone`");
     if (domain.monotone && buffer.shape.size() != 1)

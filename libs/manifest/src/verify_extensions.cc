@@ -31,7 +31,8 @@ class Needs {
 
 std::string_view extension_of(Fill fill) {
   switch (fill) {
-    case Fill::snapshot: return "snapshot";
+    case Fill::snapshot:
+      return "snapshot";
     case Fill::temperature:
     case Fill::top_p:
     case Fill::top_k:
@@ -40,8 +41,10 @@ std::string_view extension_of(Fill fill) {
     case Fill::draw:
     case Fill::logprob:
     case Fill::top_tokens:
-    case Fill::top_logprobs: return "sampling";
-    default: return {};
+    case Fill::top_logprobs:
+      return "sampling";
+    default:
+      return {};
   }
 }
 

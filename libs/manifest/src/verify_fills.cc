@@ -3,7 +3,9 @@
 namespace kern::manifest {
 namespace {
 
-bool is_output_fill(Fill fill) { return fill >= Fill::tokens; }
+bool is_output_fill(Fill fill) {
+  return fill >= Fill::tokens;
+}
 
 /// Whether the role's values fit the dtype, and what would.
 std::string_view dtype_problem(Fill fill, Dtype dtype) {
@@ -12,10 +14,12 @@ std::string_view dtype_problem(Fill fill, Dtype dtype) {
     case Fill::top_p:
     case Fill::min_p:
     case Fill::logprob:
-    case Fill::top_logprobs: return dtype == Dtype::f32 ? "" : "f32";
+    case Fill::top_logprobs:
+      return dtype == Dtype::f32 ? "" : "f32";
     case Fill::seed:
       return dtype == Dtype::u64 || dtype == Dtype::i64 ? "" : "u64 or i64";
-    default: return dtype == Dtype::i32 || dtype == Dtype::i64 ? "" : "i32 or i64";
+    default:
+      return dtype == Dtype::i32 || dtype == Dtype::i64 ? "" : "i32 or i64";
   }
 }
 

@@ -67,8 +67,9 @@ void check_kernel(const Scope& scope, const Launch& launch, const std::string& p
   if (!launch.shared_mem) return;
   const auto bytes = scope.check_expr(*launch.shared_mem, pointer + "/shared_mem");
   if (bytes && *bytes > kSharedBytesMax)
-    scope.problem(pointer, "shared memory reaches {} bytes at the vars' bounds; expected at most {}",
-                  *bytes, kSharedBytesMax);
+    scope.problem(pointer,
+                  "shared memory reaches {} bytes at the vars' bounds; expected at most {}", *bytes,
+                  kSharedBytesMax);
 }
 
 void check_when(const Scope& scope, const When& when, const std::string& pointer) {

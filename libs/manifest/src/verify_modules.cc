@@ -6,9 +6,8 @@ namespace kern::manifest {
 namespace {
 
 bool is_sha256(std::string_view text) {
-  return text.size() == 64 && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-           return std::isxdigit(c) != 0;
-         });
+  return text.size() == 64 && std::all_of(text.begin(), text.end(),
+                                          [](unsigned char c) { return std::isxdigit(c) != 0; });
 }
 
 /// Whether "a/b/c" has at least `parts` parts, none of them empty.

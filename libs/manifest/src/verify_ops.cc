@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kern/base/assert.h"
+#include "match.h"
 #include "scope.h"
 
 namespace kern::manifest {
@@ -8,19 +9,15 @@ namespace {
 
 using What = ParamType::What;
 
-template <class... F>
-struct Match : F... {
-  using F::operator()...;
-};
-template <class... F>
-Match(F...) -> Match<F...>;
-
 /// Follows what an op's launches read and write, in order.
 class OpFlow {
  public:
   OpFlow(const Scope& scope, const Op& op)
-      : scope_(scope), op_(op), param_written_(op.params.size()),
-        scratch_written_(op.scratch.size()), scratch_used_(op.scratch.size()) {}
+      : scope_(scope),
+        op_(op),
+        param_written_(op.params.size()),
+        scratch_written_(op.scratch.size()),
+        scratch_used_(op.scratch.size()) {}
 
   void run() {
     for (launch_ = 0; launch_ < op_.launches.size(); ++launch_) launch(op_.launches[launch_]);
@@ -28,8 +25,7 @@ class OpFlow {
       const ParamType& type = op_.params[i];
       const bool memory = type.what == What::buffer || type.what == What::state;
       if (memory && type.direction == Direction::out && !param_written_[i])
-        problem(pointer_to("ops", op_.name), "no launch writes param {}, `{}`", i,
-                to_string(type));
+        problem(pointer_to("ops", op_.name), "no launch writes param {}, `{}`", i, to_string(type));
     }
     for (size_t i = 0; i < op_.scratch.size(); ++i)
       if (!scratch_used_[i])
@@ -54,12 +50,12 @@ class OpFlow {
                      abi.size(), args.size());
     for (arg_ = 0; arg_ < args.size(); ++arg_) {
       const ParamType& type = abi[arg_];
-      std::visit(Match{[&](const ParamRef& p) { param(p.index, type); },
-                       [&](const ScratchRef& s) { scratch(s.name, type); },
-                       [&](const Literal& l) { literal(l, type); },
-                       [&](const RankRef& r) { rank(r, type); },
-                       [&](const Pack& p) { pack(p, type); }},
-                 args[arg_]);
+      std::visit(
+          Match{[&](const ParamRef& p) { param(p.index, type); },
+                [&](const ScratchRef& s) { scratch(s.name, type); },
+                [&](const Literal& l) { literal(l, type); },
+                [&](const RankRef& r) { rank(r, type); }, [&](const Pack& p) { pack(p, type); }},
+          args[arg_]);
     }
     for (const size_t i : params_pending_) param_written_[i] = true;
     for (const size_t i : scratch_pending_) scratch_written_[i] = true;
@@ -99,8 +95,8 @@ class OpFlow {
       return problem(here(), "scratch `{}` does not match the launch's `{}`", name,
                      to_string(type));
     if (at->dtype != type.dtype)
-      return problem(here(), "scratch `{}` is {}, the launch takes {}", name,
-                     to_string(at->dtype), to_string(type.dtype));
+      return problem(here(), "scratch `{}` is {}, the launch takes {}", name, to_string(at->dtype),
+                     to_string(type.dtype));
     if (reads(type.direction) && !scratch_written_[i])
       problem(here(), "scratch `{}` is read before any launch wrote it", name);
     if (writes(type.direction)) scratch_pending_.push_back(i);
@@ -166,8 +162,10 @@ void check_interface(const Scope& scope, const Op& op) {
   const std::string pointer = pointer_to("ops", op.name);
   for (size_t i = 0; i < op.params.size(); ++i)
     if (op.params[i].what == What::bytes)
-      scope.problem(pointer, "param {} is `{}`; byte blocks are a launch's own, the op takes what "
-                    "they are packed from", i, to_string(op.params[i]));
+      scope.problem(pointer,
+                    "param {} is `{}`; byte blocks are a launch's own, the op takes what "
+                    "they are packed from",
+                    i, to_string(op.params[i]));
   if (op.launches.empty()) scope.problem(pointer, "has no launches");
   for (const Scratch& s : op.scratch)
     scope.check_shape(s.dtype, s.shape, fmt::format("{}/impl/scratch/{}", pointer, s.name));

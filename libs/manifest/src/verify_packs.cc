@@ -16,9 +16,12 @@ constexpr int64_t kTmaAlign = 16;
 int64_t scalar_bytes(What what) {
   switch (what) {
     case What::i32:
-    case What::f32: return 4;
-    case What::u8: return 1;
-    default: return 8;
+    case What::f32:
+      return 4;
+    case What::u8:
+      return 1;
+    default:
+      return 8;
   }
 }
 
@@ -50,8 +53,8 @@ void check_dims(const Scope& scope, const Tensormap& map, const std::string& poi
                     map.strides[i], kTmaAlign);
   const auto reach = footprint_of(map);
   if (map.strides.size() + 1 == map.dims.size() && reach.has_value() == map.wrap)
-    scope.problem(pointer, "the strides {} and `wrap` is {}", reach ? "do not overflow" : "overflow",
-                  map.wrap);
+    scope.problem(pointer, "the strides {} and `wrap` is {}",
+                  reach ? "do not overflow" : "overflow", map.wrap);
 }
 
 void check_box(const Scope& scope, const Tensormap& map, const std::string& pointer) {
@@ -113,8 +116,7 @@ void check_field(const Scope& scope, const Op& op, const PackField& field,
   } else if (const auto* map = std::get_if<Tensormap>(&field.source)) {
     check_tensormap(scope, op, *map, pointer);
     if (field.width && *field.width != kTensormapBytes)
-      scope.problem(pointer, "a tensormap in {} bytes; expected {}", *field.width,
-                    kTensormapBytes);
+      scope.problem(pointer, "a tensormap in {} bytes; expected {}", *field.width, kTensormapBytes);
     if (field.at % kTensormapAlign != 0)
       scope.problem(pointer, "a tensormap at {}; expected a multiple of {}", field.at,
                     kTensormapAlign);
@@ -136,8 +138,7 @@ void check_pack(const Scope& scope, const Op& op, const Pack& pack, const std::s
     check_field(scope, op, field, here);
     const int64_t width = field.width.value_or(natural_width(op, field));
     if (field.at < 0 || field.at > pack.size || width > pack.size - field.at)
-      scope.problem(here, "{} bytes at {} do not lie in the pack's {}", width, field.at,
-                    pack.size);
+      scope.problem(here, "{} bytes at {} do not lie in the pack's {}", width, field.at, pack.size);
     else if (width > 0)
       spans.push_back({field.at, field.at + width, i});
   }
@@ -145,8 +146,8 @@ void check_pack(const Scope& scope, const Op& op, const Pack& pack, const std::s
             [](const Span& a, const Span& b) { return a.first < b.first; });
   for (size_t i = 1; i < spans.size(); ++i)
     if (spans[i].first < spans[i - 1].last)
-      scope.problem(fmt::format("{}/pack/fields/{}", pointer, spans[i].field),
-                    "overlaps field {}", spans[i - 1].field);
+      scope.problem(fmt::format("{}/pack/fields/{}", pointer, spans[i].field), "overlaps field {}",
+                    spans[i - 1].field);
 }
 
 }  // namespace

@@ -6,10 +6,14 @@ namespace {
 
 std::string_view word_for(State::Size size) {
   switch (size) {
-    case State::Size::per_token: return "paged";
-    case State::Size::per_seq: return "per-sequence";
-    case State::Size::fixed: return "fixed";
-    case State::Size::host: break;
+    case State::Size::per_token:
+      return "paged";
+    case State::Size::per_seq:
+      return "per-sequence";
+    case State::Size::fixed:
+      return "fixed";
+    case State::Size::host:
+      break;
   }
   return "host";
 }

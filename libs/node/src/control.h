@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "join.h"
+#include "kern/node/join.h"
 #include "kern/base/log.h"
 #include "kern/engine/wire.h"
 #include "kern/transport/channel.h"

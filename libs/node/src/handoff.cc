@@ -1,4 +1,4 @@
-#include "handoff.h"
+#include "kern/node/handoff.h"
 
 #include <algorithm>
 #include <cstring>

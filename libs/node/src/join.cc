@@ -1,4 +1,4 @@
-#include "join.h"
+#include "kern/node/join.h"
 
 #include <algorithm>
 

@@ -11,8 +11,8 @@
 #include <memory>
 #include <optional>
 
-#include "handoff.h"
-#include "join.h"
+#include "kern/node/handoff.h"
+#include "kern/node/join.h"
 #include "kern/base/log.h"
 #include "kern/engine/follower.h"
 #include "kern/node/peer_mesh.h"

@@ -20,10 +20,10 @@ namespace kern::engine {
 struct DecodeSequence {
   RequestId id;
   Place place;
-  uint32_t position = 0;    ///< where next_token will be written: the tokens already in the state
+  uint32_t position = 0;  ///< where next_token will be written: the tokens already in the state
   Token next_token = 0;
-  uint32_t generated = 1;   ///< tokens of the answer so far, next_token included
-  int32_t max_tokens = 1;   ///< more than `generated`
+  uint32_t generated = 1;  ///< tokens of the answer so far, next_token included
+  int32_t max_tokens = 1;  ///< more than `generated`
   std::vector<Token> stop_tokens;
   Sampling sampling;
   int32_t top_logprobs = -1;

@@ -9,15 +9,15 @@ namespace kern::engine {
 
 /// Limits that the engine plans within; read off a manifest's serving protocol.
 struct ExecutorLimits {
-  int32_t prefill_rows_max = 0;   ///< rows of a prefill item; 0: no prefill program
+  int32_t prefill_rows_max = 0;  ///< rows of a prefill item; 0: no prefill program
   int32_t prefill_seqs_max = 0;
-  int32_t decode_seqs_max = 0;    ///< 0: no decode program
-  int32_t context_max = 0;        ///< tokens of one sequence
+  int32_t decode_seqs_max = 0;  ///< 0: no decode program
+  int32_t context_max = 0;      ///< tokens of one sequence
   int32_t page_tokens = 64;
   int32_t top_logprobs_max = 0;
-  bool recurrent = true;          ///< whether there are per-sequence states
-  uint32_t pages = 0;             ///< page 0 included
-  uint32_t slots = 0;             ///< slot 0 included
+  bool recurrent = true;  ///< whether there are per-sequence states
+  uint32_t pages = 0;     ///< page 0 included
+  uint32_t slots = 0;     ///< slot 0 included
 };
 
 class Executor {

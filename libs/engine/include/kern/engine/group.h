@@ -20,7 +20,7 @@
 namespace kern::engine {
 
 struct GroupOptions {
-  GroupHello hello;  ///< what this group says of itself; also its geometry
+  GroupHello hello;                           ///< what this group says of itself; also its geometry
   TimeNs fill_within_max = 3600 * kSecondNs;  ///< no grant waits longer, whatever an Ask says
 };
 
@@ -33,7 +33,7 @@ struct GroupOutput {
   std::vector<ToRank> ranks;
   std::vector<GroupReport> head;
   std::vector<int32_t> dropped_ranks;  ///< close these links: a broken protocol
-  bool drop_head = false;  ///< close the link to the head first: the group lost a rank
+  bool drop_head = false;              ///< close the link to the head first: the group lost a rank
 };
 
 struct GroupCounters {

@@ -21,14 +21,15 @@ namespace kern::engine {
 
 struct HeadOptions {
   int32_t stages = 1;
-  ExecutorLimits limits;      ///< what every stage allows
-  int32_t queue_max = 1024;   ///< requests waiting for memory or a group
+  ExecutorLimits limits;     ///< what every stage allows
+  int32_t queue_max = 1024;  ///< requests waiting for memory or a group
   bool prefix_cache = true;
-  int32_t attempts_max = 3;   ///< hand-offs tried for one request
-  TimeNs answer_within = 10 * kSecondNs;   ///< a group answers an Ask; else it is dropped
-  TimeNs release_within = 60 * kSecondNs;  ///< a group gives back what has ended; else it is dropped
-  TimeNs fill_within = 60 * kSecondNs;     ///< a grant is filled, plus …
-  TimeNs fill_per_token = kMillisecondNs;  ///< … this for each prompt token
+  int32_t attempts_max = 3;               ///< hand-offs tried for one request
+  TimeNs answer_within = 10 * kSecondNs;  ///< a group answers an Ask; else it is dropped
+  TimeNs release_within =
+      60 * kSecondNs;                   ///< a group gives back what has ended; else it is dropped
+  TimeNs fill_within = 60 * kSecondNs;  ///< a grant is filled, plus …
+  TimeNs fill_per_token = kMillisecondNs;     ///< … this for each prompt token
   TimeNs wait_for_pipeline = 30 * kSecondNs;  ///< queued requests outlive a lost peer so long
   /// Above every generation and epoch of an earlier head of this cluster, as a clock's reading is.
   uint64_t first_generation = 1;

@@ -16,14 +16,14 @@ enum class Phase : uint8_t { prefill, decode };
 /// One sequence's part of an item.
 struct Slice {
   RequestId request;
-  uint32_t slot = 0;           ///< line of the per-sequence states
-  uint32_t snapshot_slot = 0;  ///< 0, or where the state at the last 64-token boundary also goes
-  uint32_t start = 0;          ///< position of the first token
-  std::vector<uint32_t> pages; ///< the sequence's page table, from position 0
-  std::vector<Token> tokens;   ///< fed in this item, at least one
-  bool emits = false;          ///< whether the last row's next token is wanted
-  Sampling sampling;           ///< of the emitted token
-  uint32_t draw = 0;           ///< index of the emitted token in the answer
+  uint32_t slot = 0;            ///< line of the per-sequence states
+  uint32_t snapshot_slot = 0;   ///< 0, or where the state at the last 64-token boundary also goes
+  uint32_t start = 0;           ///< position of the first token
+  std::vector<uint32_t> pages;  ///< the sequence's page table, from position 0
+  std::vector<Token> tokens;    ///< fed in this item, at least one
+  bool emits = false;           ///< whether the last row's next token is wanted
+  Sampling sampling;            ///< of the emitted token
+  uint32_t draw = 0;            ///< index of the emitted token in the answer
   int32_t top_logprobs = -1;
 };
 
@@ -38,7 +38,7 @@ struct Item {
   std::vector<uint32_t> zero_slots;  ///< done first
   std::vector<Copy> page_copies;     ///< then these
   std::vector<Copy> slot_copies;
-  std::vector<Slice> slices;         ///< rows lie back to back in this order
+  std::vector<Slice> slices;  ///< rows lie back to back in this order
 };
 
 /// What came out for one emitting slice, in slice order.

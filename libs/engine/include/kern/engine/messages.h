@@ -92,8 +92,7 @@ struct GroupUp {
 struct GroupGone {
   GroupId group;
 };
-using StageCommand =
-    std::variant<ResetEpoch, RunItem, SendState, CancelSend, GroupUp, GroupGone>;
+using StageCommand = std::variant<ResetEpoch, RunItem, SendState, CancelSend, GroupUp, GroupGone>;
 
 // ---- stage or rank back to its head ----
 
@@ -199,8 +198,8 @@ using RankCommand = std::variant<ResetEpoch, RunItem, ExpectParts, StopExpecting
 
 // ---- rank to rank 0 ----
 
-/// Parts of this generation are welcome. Rank 0 grants once every rank has said so, because a stage's
-/// parts come on another link than rank 0's command and may be faster.
+/// Parts of this generation are welcome. Rank 0 grants once every rank has said so, because a
+/// stage's parts come on another link than rank 0's command and may be faster.
 struct RankExpecting {
   Epoch epoch = 0;
   Generation generation;
@@ -221,9 +220,9 @@ struct PartHeader {
   RequestId request;
   Generation generation;
   std::string state;
-  uint32_t tokens = 0;    ///< prompt length
+  uint32_t tokens = 0;  ///< prompt length
   uint64_t bytes = 0;
-  uint64_t digest = 0;    ///< xxh3-64 of the bytes
+  uint64_t digest = 0;  ///< xxh3-64 of the bytes
   friend bool operator==(const PartHeader&, const PartHeader&) = default;
 };
 /// The rank's answer to a part, taken whole or refused.

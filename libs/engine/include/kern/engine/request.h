@@ -64,11 +64,11 @@ struct FinishedEvent {
 
 /// Why a request ends without an answer.
 enum class FailureKind : uint8_t {
-  too_long,        ///< never fits: 400
-  queue_full,      ///< 429
-  unavailable,     ///< a stage or group was lost: 503, retry
-  deadline,        ///< its deadline passed
-  internal,        ///< a row went wrong (NaN): 500
+  too_long,     ///< never fits: 400
+  queue_full,   ///< 429
+  unavailable,  ///< a stage or group was lost: 503, retry
+  deadline,     ///< its deadline passed
+  internal,     ///< a row went wrong (NaN): 500
 };
 
 struct FailedEvent {

@@ -19,15 +19,15 @@ inline constexpr uint16_t kWireVersion = 1;
 /// Bounds on counts in one message.
 struct WireLimits {
   size_t slices_max = 4096;
-  size_t tokens_max = 1 << 22;     ///< of one slice
-  size_t pages_max = 1 << 22;      ///< of one sequence
-  size_t copies_max = 1 << 22;     ///< and slots to zero
+  size_t tokens_max = 1 << 22;  ///< of one slice
+  size_t pages_max = 1 << 22;   ///< of one sequence
+  size_t copies_max = 1 << 22;  ///< and slots to zero
   size_t top_logprobs_max = 64;
   size_t stop_tokens_max = 1024;
   size_t ranks_max = 1024;
   size_t states_max = 1 << 16;
   size_t segments_max = 64;
-  size_t text_bytes_max = 4096;    ///< a name, an address, a reason
+  size_t text_bytes_max = 4096;  ///< a name, an address, a reason
 };
 
 /// The first two bytes of every message. A number, once used, never changes its meaning.

@@ -13,8 +13,8 @@
 
 namespace kern::manifest {
 
-/// One stage more than labels. A label names the call at which a new stage starts; it exists once in
-/// every program that has calls, in the order given. Each stage still has to be verified.
+/// One stage more than labels. A label names the call at which a new stage starts; it exists once
+/// in every program that has calls, in the order given. Each stage still has to be verified.
 tl::expected<std::vector<Manifest>, Diagnostics> cut(const Verified& whole,
                                                      std::span<const std::string> labels);
 

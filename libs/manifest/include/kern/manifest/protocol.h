@@ -1,10 +1,9 @@
 #pragma once
 /// What a server must know to drive a manifest, derived from `batch`, `fill`, `domain` and `axis`
-/// alone: which program serves how many sequences, and how every input is to be filled. Nobody above
-/// this looks a buffer up by a name of their own.
-/// Thread safety: plain values; `check` is pure.
-/// Ownership: a Protocol copies the names it holds and refers to no manifest.
-/// Does not: choose what to run, or where a sequence's state lies.
+/// alone: which program serves how many sequences, and how every input is to be filled. Nobody
+/// above this looks a buffer up by a name of their own. Thread safety: plain values; `check` is
+/// pure. Ownership: a Protocol copies the names it holds and refers to no manifest. Does not:
+/// choose what to run, or where a sequence's state lies.
 
 #include <cstdint>
 #include <optional>
@@ -17,11 +16,11 @@ namespace kern::manifest {
 
 /// Along what the outermost extent of a filled buffer runs.
 enum class Along : uint8_t {
-  rows,         ///< one element (or `width`) a row
-  groups,       ///< one a sequence
-  boundaries,   ///< one a sequence and one more: cu_seqlens
-  members,      ///< one a member of the group and one more: blocks
-  once,         ///< one word in all
+  rows,        ///< one element (or `width`) a row
+  groups,      ///< one a sequence
+  boundaries,  ///< one a sequence and one more: cu_seqlens
+  members,     ///< one a member of the group and one more: blocks
+  once,        ///< one word in all
 };
 
 /// A buffer with a fill role.
@@ -85,8 +84,8 @@ struct Protocol {
   const Filled* output(Fill fill) const;
   /// The program for prompts: any number of rows a sequence. Null when none fits.
   const Service* for_prompts(int64_t seqs, int64_t rows) const;
-  /// The program for exactly `rows_each` rows of every sequence, the one with the fewest groups that
-  /// fits; else one that takes any number of rows. Null when none fits.
+  /// The program for exactly `rows_each` rows of every sequence, the one with the fewest groups
+  /// that fits; else one that takes any number of rows. Null when none fits.
   const Service* choose(int64_t seqs, int64_t rows_each) const;
 };
 

@@ -42,8 +42,8 @@ int64_t position_of(int64_t row, Member member);
 
 // ---- a whole sequence ----
 
-/// Bytes the member holds of one sequence of `length` tokens, by the member's own declaration of the
-/// state: its rows times `bytes_per_token`, its line, or nothing for a fixed or host state.
+/// Bytes the member holds of one sequence of `length` tokens, by the member's own declaration of
+/// the state: its rows times `bytes_per_token`, its line, or nothing for a fixed or host state.
 int64_t sequence_bytes(const State& state, int64_t length, Member member);
 
 }  // namespace kern::manifest

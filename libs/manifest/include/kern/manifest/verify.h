@@ -1,10 +1,10 @@
 #pragma once
 /// Bytes in; a Verified manifest, or every diagnostic, out.
 /// Thread safety: free functions are pure; a Verified may be read by any number of threads.
-/// Ownership: a Verified owns its Manifest; pointers and views it hands out live as long as it does,
-/// and survive a move.
-/// Determinism: the same bytes give the same manifest, the same diagnostics in the same order.
-/// Does not: open files, know a model, look at modules or checkpoints (`check_binds` takes a list).
+/// Ownership: a Verified owns its Manifest; pointers and views it hands out live as long as it
+/// does, and survive a move. Determinism: the same bytes give the same manifest, the same
+/// diagnostics in the same order. Does not: open files, know a model, look at modules or
+/// checkpoints (`check_binds` takes a list).
 ///
 /// The rules, in the order they are checked:
 ///  1 names      schema version 7; every name declared once; at least one program

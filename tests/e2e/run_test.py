@@ -1,0 +1,100 @@
+"""`kern run` on a small model: every way of running the same tokens gives the same bytes."""
+import os
+import pathlib
+import random
+import subprocess
+import tempfile
+import unittest
+
+import numpy as np
+
+import run
+
+SOURCE = pathlib.Path(os.environ["KERN_SOURCE_DIR"])
+BIN = pathlib.Path(os.environ["KERN_BUILD_DIR"]) / "bin"
+CONFIG = SOURCE / "k3/configs/k3-nano.json"
+
+
+def tool(name, *args, code=0):
+    done = subprocess.run([BIN / name, *map(str, args)], text=True, capture_output=True)
+    if done.returncode != code:
+        raise AssertionError(f"{name} exits {done.returncode}, expected {code}: {done.stderr}")
+    return done
+
+
+class RunTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.dir = pathlib.Path(cls.folder.name)
+        gen = lambda *args: tool("k3-gen", args[0], "--config", CONFIG, *args[1:])
+        gen("one-rank", "-o", cls.dir / "one.json")
+        gen("prefill", "-o", cls.dir / "whole.json")
+        gen("prefill", "--cut-at", "5,6", "-o", cls.dir / "stages")
+        gen("decode", "--ranks", "2", "-o", cls.dir / "two.json")
+        tool("k3-checkpoint", "--config", CONFIG, "-o", cls.dir / "weights", "--seed", "7")
+        rng = random.Random(1)
+        tokens = [rng.randrange(1000) for _ in range(130)]
+        (cls.dir / "tokens.txt").write_text("\n".join(map(str, tokens)))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def run_kern(self, manifest, *args, tokens=True, code=0):
+        given = ["--tokens", self.dir / "tokens.txt"] if tokens else []
+        return tool("kern", "run", self.dir / manifest, "--weights", self.dir / "weights", *given,
+                    *args, code=code)
+
+    def array(self, name):
+        return np.load(self.dir / name)
+
+    def test_answers_do_not_depend_on_how_the_prompt_is_fed(self):
+        answers = [self.run_kern("one.json", "--max-tokens", "8", *how).stdout
+                   for how in ([], ["--threads", "2"], ["--via", "decode"], ["--chunk", "64"])]
+        self.assertEqual(len(answers[0].split()), 8)
+        self.assertEqual(set(answers), {answers[0]})
+
+    def test_logits_of_a_prompt_are_the_last_ones_of_its_steps(self):
+        self.run_kern("one.json", "--via", "prefill", "--logits", self.dir / "prefill.npy")
+        self.run_kern("one.json", "--via", "decode", "--logits", self.dir / "decode.npy")
+        steps, last = self.array("decode.npy"), self.array("prefill.npy")
+        self.assertEqual((steps.dtype, steps.shape, last.shape), (np.float32, (130, 1280), (1, 1280)))
+        self.assertTrue((steps[-1:] == last).all())
+        self.assertFalse(np.isnan(steps).any())
+
+    def test_two_ranks_stay_close_to_one(self):
+        self.run_kern("one.json", "--via", "decode", "--logits", self.dir / "one.npy")
+        self.run_kern("two.json", "--via", "decode", "--logits", self.dir / "two.npy")
+        one, two = self.array("one.npy"), self.array("two.npy")
+        apart = np.sqrt(((one - two) ** 2).mean(1)) / np.sqrt((one ** 2).mean(1))
+        self.assertLess(np.median(apart), 0.05)
+        self.assertGreater((one.argmax(1) == two.argmax(1)).mean(), 0.85)
+
+    def test_a_chain_of_stages_between_files_is_the_whole(self):
+        path = lambda name: self.dir / f"{name}.npy"
+        banks = ["bank.0", "bank.1"]
+        self.run_kern("stages/stage0.json", "--max-tokens", "0", "--out", f"hidden={path('h0')}",
+                      *[f"--out={b}={path(b)}" for b in banks])
+        given = [f"--in={b}={path(b)}" for b in banks]
+        self.run_kern("stages/stage1.json", f"--in=hidden={path('h0')}", *given,
+                      f"--out=hidden={path('h1')}", f"--state=kda.5={path('kda')}", tokens=False)
+        self.run_kern("stages/stage2.json", f"--in=hidden={path('h1')}", *given,
+                      f"--out=logits={path('last')}", tokens=False)
+        self.run_kern("whole.json", "--logits", path("whole"), "--dump",
+                      f"layer.6/hidden={path('h1.whole')}", f"--state=kda.5={path('kda.whole')}")
+        for part, whole in (("h1", "h1.whole"), ("kda", "kda.whole"), ("last", "whole")):
+            self.assertTrue(np.array_equal(np.load(path(part)), np.load(path(whole))), part)
+
+    def test_mistakes_get_a_sentence(self):
+        said = lambda manifest, *args, **kw: self.run_kern(manifest, *args, code=2, **kw).stderr
+        self.assertIn("the manifest has no program that decodes", said("whole.json", "--via", "decode"))
+        self.assertIn("sequences end at 32768", said("one.json", "--max-tokens", "100000"))
+        self.assertIn("this stage receives `hidden`", said("stages/stage1.json"))
+        self.assertIn("no call labelled `nowhere`",
+                      said("one.json", "--dump", f"nowhere/hidden={self.dir / 'x.npy'}"))
+        self.assertIn("expected decode or prefill", said("one.json", "--via", "both"))
+
+
+if __name__ == "__main__":
+    run.main()

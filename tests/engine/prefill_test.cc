@@ -1,0 +1,303 @@
+#include "kern/engine/prefill.h"
+
+#include <catch2/catch.hpp>
+#include <tuple>
+
+#include "fixtures.h"
+
+using namespace kern;
+using namespace kern::engine;
+using namespace kern::engine::fixtures;
+
+namespace {
+
+using Part = std::tuple<uint64_t, uint32_t, size_t, bool>;  ///< request, start, rows, emits
+
+std::vector<Part> parts(const std::optional<Item>& item) {
+  std::vector<Part> all;
+  if (!item) return all;
+  for (const Slice& slice : item->slices)
+    all.emplace_back(slice.request.value(), slice.start, slice.tokens.size(), slice.emits);
+  return all;
+}
+
+PrefillScheduler scheduler(ExecutorLimits of, int32_t depth = 2) {
+  auto made =
+      PrefillScheduler::create({.limits = of, .pipeline_depth = depth, .items_max = 2 * depth});
+  REQUIRE(made);
+  return std::move(*made);
+}
+
+void submit(PrefillScheduler& prefill, uint64_t id, std::vector<Token> tokens,
+            int32_t priority = 0) {
+  const auto length = static_cast<uint32_t>(tokens.size());
+  prefill.submit({.id = RequestId{id},
+                  .prompt = std::move(tokens),
+                  .lease_tokens = length,
+                  .priority = priority});
+}
+
+void admit_all(PrefillScheduler& prefill) {
+  while (prefill.next() != nullptr && prefill.admit_next()) {
+  }
+}
+
+/// Runs a prompt alone from submission to release; returns its items.
+std::vector<Item> run_alone(PrefillScheduler& prefill, uint64_t id, std::vector<Token> tokens,
+                            uint64_t& next_item) {
+  submit(prefill, id, std::move(tokens));
+  admit_all(prefill);
+  std::vector<Item> items;
+  while (auto item = prefill.plan(next_item)) {
+    ++next_item;
+    items.push_back(*item);
+    REQUIRE(prefill.on_result(result_of(*item)));
+  }
+  prefill.release(RequestId{id});
+  return items;
+}
+
+uint32_t pages_used(const PrefillScheduler& prefill) {
+  Counters counters;
+  prefill.count(counters);
+  return counters.pages_used;
+}
+
+}  // namespace
+
+TEST_CASE("a long prompt is cut on the grid and emits once at its end", "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(600));
+  admit_all(prefill);
+  const auto first = prefill.plan(1), second = prefill.plan(2), third = prefill.plan(3);
+  CHECK(parts(first) == std::vector<Part>{{1, 0, 256, false}});
+  CHECK(parts(second) == std::vector<Part>{{1, 256, 256, false}});
+  // two items fill the pipeline; what is left does not fill a third
+  CHECK(!third);
+  REQUIRE(prefill.on_result(result_of(*first)));
+  const auto last = prefill.plan(3);
+  CHECK(parts(last) == std::vector<Part>{{1, 512, 88, true}});
+  CHECK(last->slices[0].tokens.front() == 512);
+  REQUIRE(prefill.on_result(result_of(*second)));
+  const auto done = prefill.on_result(result_of(*last, 42));
+  REQUIRE(done);
+  REQUIRE(done->size() == 1);
+  CHECK(done->front().emitted.token == 42);
+}
+
+TEST_CASE("short prompts ride beside a long one", "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(1000));
+  submit(prefill, 2, prompt(30));
+  submit(prefill, 3, prompt(20));
+  admit_all(prefill);
+  CHECK(parts(prefill.plan(1)) ==
+        std::vector<Part>{{1, 0, 192, false}, {2, 0, 30, true}, {3, 0, 20, true}});
+}
+
+TEST_CASE("of two long prompts the older ends first and the other still moves",
+          "[engine][prefill]") {
+  auto prefill = scheduler(limits(), 8);
+  submit(prefill, 1, prompt(500));
+  submit(prefill, 2, prompt(500));
+  admit_all(prefill);
+  CHECK(parts(prefill.plan(1)) == std::vector<Part>{{1, 0, 192, false}, {2, 0, 64, false}});
+  CHECK(parts(prefill.plan(2)) == std::vector<Part>{{1, 192, 192, false}, {2, 64, 64, false}});
+  CHECK(parts(prefill.plan(3)) == std::vector<Part>{{1, 384, 116, true}, {2, 128, 128, false}});
+}
+
+TEST_CASE("a lower priority number goes first, then the earlier", "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(10), 1);
+  submit(prefill, 2, prompt(10), 0);
+  submit(prefill, 3, prompt(10), 0);
+  std::vector<uint64_t> order;
+  while (const PrefillJob* job = prefill.next()) {
+    order.push_back(job->id.value());
+    REQUIRE(prefill.admit_next());
+  }
+  CHECK(order == std::vector<uint64_t>{2, 3, 1});
+}
+
+TEST_CASE("a partial item waits for a free place in the pipeline and a full one does not",
+          "[engine][prefill]") {
+  auto prefill = scheduler(limits(), 1);
+  submit(prefill, 1, prompt(10));
+  admit_all(prefill);
+  CHECK(prefill.plan(1));
+  submit(prefill, 2, prompt(10));
+  admit_all(prefill);
+  CHECK(!prefill.plan(2));
+  for (uint64_t id = 3; id <= 5; ++id) submit(prefill, id, prompt(10));
+  admit_all(prefill);
+  CHECK(parts(prefill.plan(2)).size() == 4);
+}
+
+TEST_CASE("a new lease's slot is zeroed in its first item only", "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  uint64_t next = 1;
+  const auto items = run_alone(prefill, 1, prompt(400), next);
+  REQUIRE(items.size() == 2);
+  CHECK(items[0].zero_slots == std::vector<uint32_t>{items[0].slices[0].slot});
+  CHECK(items[1].zero_slots.empty());
+}
+
+TEST_CASE("the state is kept where the prompt's last grid line is passed", "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  uint64_t next = 1;
+  const auto items = run_alone(prefill, 1, prompt(330), next);
+  REQUIRE(items.size() == 2);
+  CHECK(items[0].slices[0].snapshot_slot == 0);
+  CHECK(items[1].slices[0].start == 256);
+  CHECK(items[1].slices[0].snapshot_slot != 0);
+  CHECK(items[1].slices[0].snapshot_slot != items[1].slices[0].slot);
+}
+
+TEST_CASE("a prompt that begins as an earlier one starts at its checkpoint",
+          "[engine][prefill][checkpoint]") {
+  auto prefill = scheduler(limits());
+  uint64_t next = 1;
+  const auto cold = run_alone(prefill, 1, prompt(200), next);
+  const auto warm = run_alone(prefill, 2, prompt(230), next);
+  REQUIRE(warm.size() == 1);
+  const Slice& slice = warm[0].slices[0];
+  CHECK(slice.start == 192);
+  CHECK(slice.tokens.size() == 38);
+  CHECK(warm[0].zero_slots.empty());
+  CHECK(warm[0].slot_copies == std::vector<Copy>{{cold[0].slices[0].snapshot_slot, slice.slot}});
+  CHECK(
+      std::vector<uint32_t>(slice.pages.begin(), slice.pages.begin() + 3) ==
+      std::vector<uint32_t>(cold[0].slices[0].pages.begin(), cold[0].slices[0].pages.begin() + 3));
+  Counters counters;
+  prefill.count(counters);
+  CHECK(counters.cache_hits == 192);
+  CHECK(counters.cache_queries == 430);
+}
+
+TEST_CASE("a checkpoint is found only once its prompt has come out whole",
+          "[engine][prefill][checkpoint]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(200));
+  admit_all(prefill);
+  const auto first = prefill.plan(1);
+  submit(prefill, 2, prompt(230));
+  admit_all(prefill);
+  CHECK(prefill.cached_tokens(RequestId{2}) == 0);
+  REQUIRE(prefill.on_result(result_of(*first)));
+  submit(prefill, 3, prompt(230));
+  admit_all(prefill);
+  CHECK(prefill.cached_tokens(RequestId{3}) == 192);
+}
+
+TEST_CASE("a prompt that came out as not a number leaves no checkpoint",
+          "[engine][prefill][checkpoint]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(200));
+  admit_all(prefill);
+  const auto item = prefill.plan(1);
+  const auto done = prefill.on_result(result_of(*item, -1));
+  REQUIRE(done);
+  CHECK(done->front().emitted.failed);
+  prefill.release(RequestId{1});
+  CHECK(pages_used(prefill) == 0);
+}
+
+TEST_CASE("pages larger than the grid get a cut of their own", "[engine][prefill][checkpoint]") {
+  ExecutorLimits large = limits();
+  large.page_tokens = 128;
+  auto prefill = scheduler(large);
+  uint64_t next = 1;
+  const auto items = run_alone(prefill, 1, prompt(200), next);
+  REQUIRE(items.size() == 2);
+  CHECK(parts(items[0]) == std::vector<Part>{{1, 0, 128, false}});
+  CHECK(items[0].slices[0].snapshot_slot != 0);
+  CHECK(parts(items[1]) == std::vector<Part>{{1, 128, 72, true}});
+}
+
+TEST_CASE("a full pool makes a prompt wait until memory comes back", "[engine][prefill]") {
+  auto prefill = scheduler(limits(9));
+  submit(prefill, 1, prompt(400));
+  submit(prefill, 2, prompt(400));
+  admit_all(prefill);
+  CHECK(prefill.admitted(RequestId{1}));
+  CHECK(!prefill.admitted(RequestId{2}));
+  prefill.release(RequestId{1});
+  admit_all(prefill);
+  CHECK(prefill.admitted(RequestId{2}));
+}
+
+TEST_CASE("cached prefixes give way to prompts that need their memory",
+          "[engine][prefill][checkpoint]") {
+  auto prefill = scheduler(limits(9));
+  uint64_t next = 1;
+  run_alone(prefill, 1, prompt(400), next);
+  CHECK(pages_used(prefill) == 6);
+  submit(prefill, 2, prompt(400, 5000));
+  admit_all(prefill);
+  CHECK(prefill.admitted(RequestId{2}));
+}
+
+TEST_CASE("what can never fit is told from what does not fit now", "[engine][prefill]") {
+  const auto prefill = scheduler(limits(9));
+  CHECK(prefill.fit(512) == Fit::fits);
+  CHECK(prefill.fit(513) == Fit::exceeds_pool);
+  CHECK(prefill.fit(1025) == Fit::exceeds_context);
+}
+
+TEST_CASE("a released prompt's tokens are dropped when its item comes back", "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(100));
+  admit_all(prefill);
+  const auto item = prefill.plan(1);
+  prefill.release(RequestId{1});
+  CHECK(pages_used(prefill) == 0);
+  const auto done = prefill.on_result(result_of(*item));
+  REQUIRE(done);
+  CHECK(done->empty());
+  CHECK(prefill.items_in_flight() == 0);
+}
+
+TEST_CASE("a reset forgets leases and cache and keeps the queue", "[engine][prefill]") {
+  auto prefill = scheduler(limits(9));
+  uint64_t next = 1;
+  run_alone(prefill, 1, prompt(130), next);
+  submit(prefill, 2, prompt(300));
+  submit(prefill, 3, prompt(500, 700));
+  admit_all(prefill);
+  CHECK(prefill.reset() == std::vector<RequestId>{RequestId{2}});
+  CHECK(pages_used(prefill) == 0);
+  CHECK(prefill.queued() == 1);
+  admit_all(prefill);
+  CHECK(prefill.admitted(RequestId{3}));
+}
+
+TEST_CASE("a result that answers another item is a peer error and changes nothing",
+          "[engine][prefill]") {
+  auto prefill = scheduler(limits());
+  submit(prefill, 1, prompt(10));
+  admit_all(prefill);
+  const auto item = prefill.plan(7);
+  auto wrong = result_of(*item);
+  wrong.id = 8;
+  const auto refused = prefill.on_result(wrong);
+  REQUIRE(!refused);
+  CHECK(refused.error().kind == Kind::peer);
+  CHECK(refused.error().message == "item result: expected item 7, got 8");
+  auto others = result_of(*item);
+  others.emitted[0].request = RequestId{9};
+  CHECK(!prefill.on_result(others));
+  CHECK(prefill.on_result(result_of(*item)));
+}
+
+TEST_CASE("limits that cannot be planned within are refused by name", "[engine][prefill]") {
+  ExecutorLimits bad = limits();
+  bad.prefill_rows_max = 63;
+  auto refused = PrefillScheduler::create({.limits = bad});
+  REQUIRE(!refused);
+  CHECK(refused.error().message == "`prefill_rows_max`: expected at least 64, got 63");
+  bad = limits();
+  bad.page_tokens = 48;
+  refused = PrefillScheduler::create({.limits = bad});
+  REQUIRE(!refused);
+  CHECK(refused.error().message == "`page_tokens`: expected a divisor or a multiple of 64, got 48");
+}

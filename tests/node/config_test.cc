@@ -1,0 +1,73 @@
+#include "kern/node/config.h"
+
+#include <catch2/catch.hpp>
+
+using namespace kern;
+using node::Role;
+
+namespace {
+
+Result<node::ParsedConfig> parse(Role role, std::vector<const char*> flags) {
+  flags.insert(flags.begin(), "program");
+  return node::parse_config({role, "usage\n", "vendor-rules"}, static_cast<int>(flags.size()),
+                            flags.data());
+}
+
+std::string refusal(Role role, const std::vector<const char*>& flags) {
+  const auto parsed = parse(role, flags);
+  return parsed ? "accepted" : parsed.error().text();
+}
+
+}  // namespace
+
+TEST_CASE("a head and a member are told apart by their flags", "[node][config]") {
+  const auto head = parse(Role::prefill_stage, {"--manifest", "m", "--weights", "w", "--listen",
+                                                "127.0.0.1:1", "--port", "80"});
+  REQUIRE(head);
+  CHECK(head->config.listen == "127.0.0.1:1");
+  CHECK(head->config.port == 80);
+  CHECK(parse(Role::prefill_stage, {"--manifest", "m", "--weights", "w", "--head", "h:1"}));
+  CHECK(refusal(Role::prefill_stage, {"--manifest", "m", "--weights", "w"}) ==
+        "give `--listen` to stage 0, or `--head` to another stage");
+  CHECK(refusal(Role::decode_rank, {"--manifest", "m", "--weights", "w", "--rank", "1"}) ==
+        "`--head` is missing: rank 0's --listen address");
+  CHECK(refusal(Role::decode_rank, {"--manifest", "m", "--weights", "w"}) ==
+        "`--decode` is missing: the prefill head's --decode-listen address");
+}
+
+TEST_CASE("an alias means the same flag", "[node][config]") {
+  const auto parsed =
+      parse(Role::one_process, {"m", "--weights", "w", "--kernels", "a", "--modules", "b"});
+  REQUIRE(parsed);
+  CHECK(parsed->config.manifest == "m");
+  CHECK(parsed->config.module_dirs.size() == 2);
+}
+
+TEST_CASE("a value out of its range is refused with the range", "[node][config]") {
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--port", "70000"}) ==
+        "`--port`: expected 0 to 65535, got 70000");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--log-level", "loud"}) ==
+        "log level `loud`: expected debug, info, warn, error or off");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--host-gib", "2"}) ==
+        "`--host-gib`: on device host the state memory is host memory already; expected 0");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--gpu", "0"}) ==
+        "`--device gpu:0`: this build runs manifests of device host only");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--device", "tpu"}) ==
+        "`--device tpu`: expected host or gpu:N");
+}
+
+TEST_CASE("an unknown flag and a missing one are refused", "[node][config]") {
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--nonsense"}).find("nonsense") !=
+        std::string::npos);
+  CHECK(refusal(Role::one_process, {"--weights", "w"}) == "`--manifest` is missing");
+  CHECK(refusal(Role::one_process, {"m"}) == "`--weights` is missing");
+}
+
+TEST_CASE("help names every flag of the role and no other's", "[node][config]") {
+  const auto help = parse(Role::decode_rank, {"--help"});
+  REQUIRE(help);
+  for (const char* flag : {"--rank", "--decode", "--listen", "--head", "--cluster-key-file",
+                           "--capacity", "--drain-seconds"})
+    CHECK(help->help.find(flag) != std::string::npos);
+  CHECK(help->help.find("--api-key-file") == std::string::npos);
+}
