@@ -18,7 +18,7 @@ using manifest::Verified;
 
 int64_t page_tokens_of(const Verified& m) {
   for (const Buffer& buffer : m->buffers) {
-    if (!buffer.domain) continue;
+    if (!buffer.domain || buffer.fill) continue;
     const State* state = m.state(buffer.domain->index_into);
     if (state != nullptr && state->size == State::Size::per_token)
       return buffer.domain->stride.value_or(1);

@@ -254,6 +254,17 @@ TEST_CASE("a filled input that indexes a buffer of another stage loses that doma
   CHECK_FALSE(stages[1].buffer("ids")->domain.has_value());
 }
 
+TEST_CASE("a filled input that indexes a state is aimed with the tables, or loses that domain",
+          "[manifest][cut]") {
+  Manifest m = parsed(fixture("pipe"));
+  m.buffers[2].domain = Domain{{}, {}, "rec.0", 32, false};
+  m.buffers[1].domain = Domain{{}, {}, "kv.1", {}, false};
+  const auto stages = stages_of(print(m), kLabels);
+  CHECK(stages[1].buffer("snap")->domain->index_into == "rec.2");
+  CHECK_FALSE(stages[1].buffer("bounds")->domain.has_value());
+  CHECK(stages[2].buffer("bounds")->domain->index_into == "kv.4");
+}
+
 TEST_CASE("a manifest of several programs is cut when all carry the labels", "[manifest][cut]") {
   Manifest m = parsed(fixture("pipe"));
   m.programs.push_back(m.programs[1]);

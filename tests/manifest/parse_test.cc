@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "fixture.h"
+#include "kern/base/prng.h"
 
 using namespace kern::manifest;
 using namespace kern_test;
@@ -97,4 +98,49 @@ TEST_CASE("a parameter type is read and written in one form", "[manifest][parse]
     INFO(text);
     CHECK_FALSE(parse_param_type(text));
   }
+}
+
+TEST_CASE("a damaged manifest is refused in words or read whole, never followed into a crash",
+          "[manifest][parse][prop]") {
+  static constexpr std::string_view kPieces[] = {
+      "0",          "-1",  "\"\"", "[]", "{}", "null", "1e400", "9223372036854775807",
+      "\"tokens\"", "0.5", ","};
+  const std::string base = fixture("base");
+  int refused = 0;
+  for (uint64_t i = 0; i < 3000; ++i) {
+    INFO("step " << i);
+    kern::Prng random(i);
+    std::string text = base;
+    for (uint64_t n = 1 + random.below(2); n > 0; --n) {
+      const size_t at = random.below(text.size());
+      switch (random.below(4)) {
+        case 0:
+          text[at] = static_cast<char>(random.below(256));
+          break;
+        case 1:
+          text.erase(at, 1 + random.below(20));
+          break;
+        case 2:
+          text.insert(at, kPieces[random.below(std::size(kPieces))]);
+          break;
+        default: {
+          // a whole value becomes another one
+          const size_t from = text.find(": ", at);
+          if (from == std::string::npos) break;
+          const size_t to = text.find_first_of(",}]", from);
+          text.replace(from + 2, to - from - 2, kPieces[random.below(std::size(kPieces))]);
+        }
+      }
+    }
+    const auto result = load(text);
+    if (result) {
+      CHECK(print(parsed(print(**result))) == print(**result));
+      continue;
+    }
+    ++refused;
+    REQUIRE_FALSE(result.error().empty());
+    for (const Diagnostic& d : result.error()) CHECK_FALSE(d.sentence.empty());
+  }
+  CHECK(refused > 2000);
+  CHECK(refused < 3000);
 }

@@ -226,24 +226,24 @@ class Builder {
     };
     if (has(m_.states) || has(m_.buffers)) return;
     const State* old = whole_.state(target);
-    if (old == nullptr) {
-      if (buffer.fill || buffer.kind != BufferKind::input) {
-        buffer.domain.reset();
-        return;
-      }
-      return problem(pointer_to("buffers", buffer.name),
-                     "stage {} reads this table, and `{}`, which it indexes, stays behind", stage_,
-                     target);
-    }
     for (const State& state : m_.states) {
-      const bool same_size = old->size == State::Size::per_token || state.bytes == old->bytes;
-      if (state.size != old->size || !same_size) continue;
+      if (old == nullptr || state.size != old->size) continue;
+      if (state.size != State::Size::per_token && state.bytes != old->bytes) continue;
       target = state.name;
       return;
     }
-    problem(pointer_to("buffers", buffer.name),
-            "stage {} reads this table, and has no state like `{}`, which it indexes", stage_,
-            target);
+    // a fill says by itself what the buffer holds; a table without one is nothing without its
+    // target
+    if (buffer.fill || buffer.kind != BufferKind::input)
+      buffer.domain.reset();
+    else if (old == nullptr)
+      problem(pointer_to("buffers", buffer.name),
+              "stage {} reads this table, and `{}`, which it indexes, stays behind", stage_,
+              target);
+    else
+      problem(pointer_to("buffers", buffer.name),
+              "stage {} reads this table, and has no state like `{}`, which it indexes", stage_,
+              target);
   }
 
   const Verified& whole_;
