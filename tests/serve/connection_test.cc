@@ -1,6 +1,7 @@
 #include <catch2/catch.hpp>
 
 #include "harness.h"
+#include "kern/base/prng.h"
 
 using namespace kern_test;
 
@@ -8,6 +9,20 @@ namespace {
 
 std::string stream_body(std::string_view prompt) {
   return fmt::format(R"({{"prompt": "{}", "stream": true, "max_tokens": 1000}})", prompt);
+}
+
+/// Flips, cuts, doubles or inserts bytes in up to four places.
+std::string mutated(std::string text, kern::Prng& prng) {
+  for (uint64_t i = 0, count = 1 + prng.below(4); i < count && !text.empty(); ++i) {
+    const size_t at = prng.below(text.size());
+    const size_t length = 1 + prng.below(std::min<size_t>(8, text.size() - at));
+    const uint64_t kind = prng.below(4);
+    if (kind == 0) text[at] = static_cast<char>(prng.next());
+    if (kind == 1) text.erase(at, length);
+    if (kind == 2) text.insert(at, text.substr(at, length));
+    if (kind == 3) text.insert(at, std::string(length, "{}[]\",:\0e9"[prng.below(10)]));
+  }
+  return text;
 }
 
 }  // namespace
@@ -224,4 +239,57 @@ TEST_CASE("a port is free again as soon as its server is gone", "[serve][connect
     client.send(request_bytes("GET", "/health", ""));
     CHECK(client.receive().status == 200);
   }
+}
+
+TEST_CASE("altered bodies are answered or refused, never with a fault of ours",
+          "[serve][connection][prop]") {
+  Harness harness;
+  Client client(harness.port());
+  const std::string bodies[] = {
+      R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "ü"}]},
+          {"role": "assistant", "content": "x", "tool_calls": [{"id": "c", "type": "function",
+          "function": {"name": "f", "arguments": "{\"a\": [1, 2.5e3]}"}}]},
+          {"role": "tool", "tool_call_id": "c", "content": "12"}], "tools": [{"type": "function",
+          "function": {"name": "f", "parameters": {"type": "object"}}}], "max_tokens": 8,
+          "stop": ["a", "b"], "logprobs": true, "top_logprobs": 1, "reasoning_effort": "low"})",
+      R"({"prompt": [[1, 2], [3]], "n": 2, "temperature": 0.5, "max_tokens": 4, "echo": true,
+          "logprobs": 1, "stream_options": {"include_usage": true}, "seed": -9})"};
+  const uint64_t seed = 20261129;
+  kern::Prng prng(seed);
+  int refused = 0;
+  for (int i = 0; i < 1000; ++i) {
+    const auto body = mutated(bodies[i % 2], prng);
+    INFO("seed " << seed << ", round " << i << ": " << body);
+    client.send(
+        request_bytes("POST", i % 2 == 0 ? "/v1/chat/completions" : "/v1/completions", body));
+    const auto answer = client.receive();
+    CHECK((answer.status == 200 || answer.status == 400));
+    CHECK(at(answer.body, "/id") != "(no JSON)");
+    refused += answer.status == 400;
+  }
+  CHECK(refused > 300);
+  CHECK(refused < 1000);
+  harness.on([&] { CHECK_FALSE(harness.backend().busy()); });
+}
+
+TEST_CASE("altered requests leave the server well", "[serve][connection][prop]") {
+  Harness harness;
+  const std::string good =
+      request_bytes("POST", "/v1/completions", R"({"prompt": "hello"})", "x-request-id: a\r\n") +
+      "POST /tokenize HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n10\r\n{\"prompt\": "
+      "\"abc\"\r\n1\r\n}\r\n0\r\n\r\n" +
+      request_bytes("GET", "/v1/models", "");
+  const uint64_t seed = 4711;
+  kern::Prng prng(seed);
+  for (int i = 0; i < 500; ++i) {
+    INFO("seed " << seed << ", round " << i);
+    Client client(harness.port());
+    client.try_send(mutated(good, prng));
+    client.close_sending();
+    // Whatever was sent, the connection ends.
+    while (!client.read_some().empty()) {
+    }
+  }
+  CHECK(harness.get("/health").status == 200);
+  CHECK(harness.until([&] { return !harness.backend().busy(); }));
 }

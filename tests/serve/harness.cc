@@ -11,7 +11,6 @@
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
-#include <catch2/catch.hpp>
 #include <chrono>
 #include <future>
 #include <thread>

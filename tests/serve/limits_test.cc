@@ -132,7 +132,7 @@ TEST_CASE("the counts of prompts, stop strings and answers are limited", "[serve
     limits.prompts_max = 2;
     limits.stop_strings_max = 2;
     limits.stop_bytes_max = 4;
-    limits.queue_max = 4;
+    limits.answers_max = 4;
   }));
   const auto message = [&](const char* body, int status) {
     const auto answer = harness.post("/v1/completions", body);

@@ -169,7 +169,7 @@ TEST_CASE("a server that cannot start says why", "[serve][routes]") {
   CHECK_THAT(refused([](auto& options) { options.host = "not an address"; }),
              Catch::Contains("`not an address` is not an IP address"));
   CHECK_THAT(refused([](auto& options) { options.api.limits.n_max = 0; }),
-             Catch::Contains("limit `n_max` must be positive, got 0"));
+             Catch::Contains("limit `max-n` must lie within [1, 1000000], got 0"));
 }
 
 TEST_CASE("a request id comes back, an unusable one is replaced", "[serve][routes]") {

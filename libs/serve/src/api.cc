@@ -138,6 +138,7 @@ std::optional<ApiError> Api::State::check_key(const HttpRequest& request,
   const bool is_bearer = key.size() >= kScheme.size() &&
                          std::equal(kScheme.begin(), kScheme.end(), key.begin(),
                                     [](char a, char b) { return (a | 0x20) == (b | 0x20); });
+  // Digests of equal length are compared, all of them, in a time that tells nothing.
   const Digest digest = sha256(as_bytes(is_bearer ? key.substr(kScheme.size()) : ""));
   bool known = false;
   for (const auto& good : key_digests) known |= digests_equal(digest, good);

@@ -153,7 +153,12 @@ class AnswerPrinter::Json : public JsonWriter {
 };
 
 std::string sse_event(std::string_view json) {
-  return fmt::format("data: {}\n\n", json);
+  std::string event;
+  event.reserve(json.size() + 8);
+  event += "data: ";
+  event += json;
+  event += "\n\n";
+  return event;
 }
 
 std::string AnswerPrinter::whole() const {

@@ -78,7 +78,10 @@ void Api::cancel(ExchangeId exchange) {
   if (found != state_->exchanges.end()) state_->drop(found->second, Ended::abort);
 }
 
+/// Sends what comes before the first token: the head, the roles, the echoed prompts. It waits for
+/// the engine's first word, so that a request which fails at once still has its own status.
 void Api::State::begin_stream(Exchange& exchange) {
+  KERN_ASSERT(exchange.stream, "{} is not streamed", exchange.name);
   if (exchange.begun) return;
   exchange.begun = true;
   count(exchange.chat ? "/v1/chat/completions" : "/v1/completions", 200);
@@ -97,6 +100,8 @@ void Api::State::begin_stream(Exchange& exchange) {
 }
 
 void Api::State::emit(Exchange& exchange, Choice& choice, Delta delta) {
+  KERN_ASSERT(choice.finish_reason.empty(), "choice {} of {} grows after its end", choice.index,
+              exchange.name);
   choice.calls += static_cast<int32_t>(delta.calls.size());
   choice.characters += characters(delta.content);
   if (!exchange.stream) return choice.whole.append(std::move(delta));
@@ -106,6 +111,7 @@ void Api::State::emit(Exchange& exchange, Choice& choice, Delta delta) {
   choice.seen.clear();
 }
 
+/// Aborting comes last: the backend may answer from inside, and that ends the choice.
 void Api::State::on_token(Exchange& exchange, Choice& choice, const engine::TokenEvent& event) {
   if (choice.stopping) return;
   const TimeNs now = clock.now();
@@ -131,6 +137,7 @@ void Api::State::on_finished(Exchange& exchange, Choice& choice,
   using engine::FinishReason;
   auto& prompt = exchange.prompts[choice.prompt];
   if (choice.first_of_prompt) prompt.cached = event.cached_tokens;
+  // The stop string decided; how the engine ended no longer matters.
   if (choice.stopping) return end_choice(exchange, choice, "stop");
   if (event.reason == FinishReason::aborted)
     return fail_exchange(exchange, {.status = 503,
@@ -159,6 +166,7 @@ void Api::State::end_choice(Exchange& exchange, Choice& choice, std::string reas
   places.erase(choice.id.value());
   metrics.ended[static_cast<size_t>(ended_as(choice.finish_reason))]++;
   metrics.end_to_end.add(clock.now() - exchange.started);
+  KERN_ASSERT(metrics.answers_open > 0, "an answer ends that was not open");
   --metrics.answers_open;
   if (choice.first_of_prompt) {
     const auto& prompt = exchange.prompts[choice.prompt];
@@ -173,7 +181,10 @@ void Api::State::end_choice(Exchange& exchange, Choice& choice, std::string reas
   if (--exchange.open == 0) complete(exchange);
 }
 
+/// The exchange is forgotten before its last bytes go out, so that nothing can find it half ended.
 void Api::State::complete(Exchange& exchange) {
+  KERN_ASSERT(exchange.open == 0, "{} answers of {} are open", exchange.open, exchange.name);
+  KERN_ASSERT(exchange.begun == exchange.stream, "{} ends in another form", exchange.name);
   const AnswerPrinter printer(exchange, backend.model(), tokenizer);
   log.debug("request {} [{}]: ended after {} ms", exchange.name, exchange.client_id,
             (clock.now() - exchange.started) / kMillisecondNs);
@@ -209,11 +220,15 @@ void Api::State::fail_exchange(Exchange& exchange, const ApiError& error) {
   drop(exchange, Ended::error);
 }
 
+/// Ids leave `places` before the backend hears of them: what it still says finds nobody.
 void Api::State::drop(Exchange& exchange, Ended how) {
   std::vector<engine::RequestId> running;
   for (const auto& choice : exchange.choices)
     if (choice.finish_reason.empty()) running.push_back(choice.id);
   for (const auto id : running) places.erase(id.value());
+  KERN_ASSERT(running.size() == exchange.open, "{} has {} open answers, {} counted", exchange.name,
+              running.size(), exchange.open);
+  KERN_ASSERT(metrics.answers_open >= running.size(), "more answers end than were open");
   metrics.ended[static_cast<size_t>(how)] += running.size();
   metrics.answers_open -= running.size();
   exchanges.erase(exchange.id);

@@ -52,6 +52,7 @@ text::OutputStart start_of(const text::ChatRequest& chat) {
 
 /// The seed of answer number `index` of one prompt; the first has the client's own.
 uint64_t seed_of(uint64_t seed, int32_t index) {
+  KERN_ASSERT(index >= 0, "answer {} of a prompt", index);
   return index == 0 ? seed : Prng(seed + static_cast<uint64_t>(index)).next();
 }
 
@@ -149,7 +150,7 @@ Outcome<void> Api::State::check_ready() const {
 }
 
 Outcome<void> Api::State::check_queue(size_t wanted) const {
-  const auto most = static_cast<size_t>(options.limits.queue_max);
+  const auto most = static_cast<size_t>(options.limits.answers_max);
   if (wanted > most)
     return tl::unexpected(ApiError{
         400, fmt::format("{} answers were asked for, at most {} fit", wanted, most), "n", ""});
@@ -222,16 +223,19 @@ void Api::State::fill(Exchange& exchange, const HttpRequest& request,
                                 request.request_id.empty() ? exchange.name : request.request_id);
   if (!params.ignored.empty())
     exchange.headers.emplace_back("x-ignored-fields", joined(params.ignored));
+  KERN_ASSERT(!exchange.choices.empty(), "{} asks for no answer", exchange.name);
   exchange.open = exchange.choices.size();
   exchange.started = clock.now();
 }
 
 void Api::State::end_unasked(Exchange& exchange) {
+  KERN_ASSERT(exchange.open == exchange.choices.size(), "{} has begun", exchange.name);
   if (exchange.stream) begin_stream(exchange);
   for (size_t i = 0, count = exchange.choices.size(); i < count; ++i)
     end_choice(exchange, exchange.choices[i], "length");
 }
 
+/// The checks come from cheap to dear: readiness, fields, rendering and encoding, room.
 Outcome<ExchangeId> Api::State::generate(const HttpRequest& request, bool chat,
                                          Responder& responder) {
   if (auto ready = check_ready(); !ready) return tl::unexpected(ready.error());
@@ -248,6 +252,8 @@ Outcome<ExchangeId> Api::State::generate(const HttpRequest& request, bool chat,
   if (!deadline) return tl::unexpected(deadline.error());
   auto requests = make_requests(*read, params, *deadline);
   if (!requests) return tl::unexpected(requests.error());
+  KERN_ASSERT(requests->size() == read->choices.size(), "{} requests for {} choices",
+              requests->size(), read->choices.size());
   fill(*read, request, params);
 
   const ExchangeId id = read->id;
@@ -261,6 +267,7 @@ Outcome<ExchangeId> Api::State::generate(const HttpRequest& request, bool chat,
   }
   for (size_t i = 0; i < requests->size(); ++i)
     places[(*requests)[i].id.value()] = {.exchange = id, .choice = i};
+  // A submit may fail the whole exchange from inside; the rest of it is then not asked for.
   for (auto& each : *requests) {
     if (!places.contains(each.id.value())) continue;
     backend.submit(std::move(each));

@@ -7,6 +7,8 @@
 #include <limits>
 #include <set>
 
+#include "kern/base/assert.h"
+
 namespace kern::serve {
 
 namespace dom = simdjson::dom;
@@ -38,7 +40,8 @@ JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
 JsonDocument& JsonDocument::operator=(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
 
-Result<JsonDocument> JsonDocument::parse(std::string_view text, int32_t depth_max) {
+Result<JsonDocument> JsonDocument::parse(std::string_view text, int64_t depth_max) {
+  KERN_ASSERT(depth_max > 0, "a nesting of {}", depth_max);
   auto parsed = std::make_unique<Parsed>();
   // The parser counts the scalar inside the innermost bracket as one more level.
   if (parsed->parser.allocate(text.size() + 1, static_cast<size_t>(depth_max) + 1))

@@ -52,7 +52,7 @@ class Json {
 class JsonDocument {
  public:
   /// Parses a whole body. Kind caller, with the reason and where.
-  static Result<JsonDocument> parse(std::string_view text, int32_t depth_max);
+  static Result<JsonDocument> parse(std::string_view text, int64_t depth_max);
   JsonDocument(JsonDocument&&) noexcept;
   JsonDocument& operator=(JsonDocument&&) noexcept;
   ~JsonDocument();

@@ -16,6 +16,11 @@ bool is_continuation(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
 }
 
+/// Whether a byte stands for itself in a JSON string.
+bool is_plain(char byte) {
+  return byte >= 0x20 && byte != '"' && byte != '\\';
+}
+
 /// The short escape of a control character, or an empty view.
 std::string_view short_escape(char byte) {
   switch (byte) {
@@ -72,18 +77,23 @@ std::string valid_utf8(std::string_view text) {
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   while (!text.empty()) {
+    size_t plain = 0;
+    while (plain < text.size() && is_plain(text[plain])) ++plain;
+    out += text.substr(0, plain);
+    text.remove_prefix(plain);
+    if (text.empty()) break;
     const char byte = text[0];
+    size_t bytes = 1;
     if (const auto escape = short_escape(byte); !escape.empty()) {
       out += escape;
-      text.remove_prefix(1);
     } else if (static_cast<unsigned char>(byte) < 0x20) {
       fmt::format_to(std::back_inserter(out), "\\u{:04x}", static_cast<unsigned>(byte));
-      text.remove_prefix(1);
     } else {
-      const size_t bytes = utf8_character_bytes(text);
-      out += bytes == 0 ? kReplacement : text.substr(0, bytes);
-      text.remove_prefix(bytes == 0 ? 1 : bytes);
+      const size_t whole = utf8_character_bytes(text);
+      out += whole == 0 ? kReplacement : text.substr(0, whole);
+      bytes = whole == 0 ? 1 : whole;
     }
+    text.remove_prefix(bytes);
   }
   out += '"';
 }
@@ -121,6 +131,7 @@ JsonWriter& JsonWriter::end_array() {
 }
 
 JsonWriter& JsonWriter::key(std::string_view name) {
+  KERN_ASSERT(depth_ > 0, "key `{}` stands in no object", name);
   separate();
   append_json_string(out_, name);
   out_ += ':';
@@ -135,7 +146,8 @@ JsonWriter& JsonWriter::string(std::string_view text) {
 }
 
 JsonWriter& JsonWriter::integer(int64_t number) {
-  return raw(fmt::format("{}", number));
+  const fmt::format_int digits(number);
+  return raw({digits.data(), digits.size()});
 }
 
 JsonWriter& JsonWriter::number(float number) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kern/base/assert.h"
+
 namespace kern::serve {
 namespace {
 
@@ -53,6 +55,7 @@ void print_connections(std::string& out, const Api::ConnectionCounts& counts) {
 }  // namespace
 
 void DurationHistogram::add(TimeNs duration) {
+  KERN_ASSERT(duration >= 0, "a duration of {} ns", duration);
   const double seconds = static_cast<double>(duration) / static_cast<double>(kSecondNs);
   const auto* const at = std::lower_bound(kBoundsSeconds.begin(), kBoundsSeconds.end(), seconds);
   ++counts_[static_cast<size_t>(at - kBoundsSeconds.begin())];

@@ -27,23 +27,4 @@ Result<std::vector<std::string>> read_keys(const std::string& path) {
   return keys;
 }
 
-Result<void> check_limits(const Limits& limits) {
-  const std::pair<const char*, int64_t> positive[] = {
-      {"body_bytes_max", static_cast<int64_t>(limits.body_bytes_max)},
-      {"header_bytes_max", static_cast<int64_t>(limits.header_bytes_max)},
-      {"header_timeout_ms", limits.header_timeout_ms},
-      {"body_timeout_ms", limits.body_timeout_ms},
-      {"idle_timeout_ms", limits.idle_timeout_ms},
-      {"write_timeout_ms", limits.write_timeout_ms},
-      {"stream_bytes_max", static_cast<int64_t>(limits.stream_bytes_max)},
-      {"connections_max", limits.connections_max},
-      {"queue_max", limits.queue_max},
-      {"json_depth_max", limits.json_depth_max},
-      {"n_max", limits.n_max},
-      {"prompts_max", limits.prompts_max}};
-  for (const auto& [name, value] : positive)
-    if (value <= 0) return fail(Kind::caller, "limit `{}` must be positive, got {}", name, value);
-  return {};
-}
-
 }  // namespace kern::serve

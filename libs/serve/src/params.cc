@@ -130,7 +130,7 @@ GenerationParams read_shared(Fields& fields, const ApiOptions& options, const Mo
 }
 
 int64_t logprobs_limit(const ApiOptions& options, const ModelInfo& model) {
-  return std::min(options.limits.top_logprobs_max, model.top_logprobs_max);
+  return std::min<int64_t>(options.limits.top_logprobs_max, model.top_logprobs_max);
 }
 
 void read_prompts(Fields& fields, const Limits& limits, const ModelInfo& model,

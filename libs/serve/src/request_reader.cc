@@ -7,6 +7,8 @@
 #include <boost/beast/http/string_body.hpp>
 #include <utility>
 
+#include "kern/base/assert.h"
+
 namespace kern::serve {
 
 namespace http = boost::beast::http;
@@ -71,7 +73,7 @@ RequestReader::~RequestReader() = default;
 void RequestReader::begin() {
   parser_ = std::make_unique<Parser>();
   parser_->header_limit(static_cast<uint32_t>(limits_.header_bytes_max));
-  parser_->body_limit(limits_.body_bytes_max);
+  parser_->body_limit(static_cast<uint64_t>(limits_.body_bytes_max));
   started_ = false;
   has_head_ = false;
   request_ = {};
@@ -104,7 +106,9 @@ RequestReader::Step RequestReader::read(std::string& bytes) {
 }
 
 RequestReader::Step RequestReader::head_done() {
+  KERN_ASSERT(!has_head_, "a request has two heads");
   has_head_ = true;
+  // The parser stopped behind the head, so that it can be looked at before the body is read.
   parser_->eager(true);
   const auto& message = parser_->get();
   request_ = {.method = text(message.method_string()),
@@ -114,6 +118,7 @@ RequestReader::Step RequestReader::head_done() {
               .timeout = text(message["x-request-timeout"]),
               .loopback = false,
               .body = {}};
+  // A body in another coding would be taken for the next request.
   const bool coded = message.find(http::field::transfer_encoding) != message.end();
   if (coded && !parser_->chunked())
     return refuse(400, "the body's transfer coding is not `chunked`", "malformed_request");
@@ -129,6 +134,7 @@ RequestReader::Step RequestReader::refuse(int status, std::string_view message,
 }
 
 HttpRequest RequestReader::take() {
+  KERN_ASSERT(has_head_ && parser_->is_done(), "a request is taken before it is whole");
   request_.body = std::move(parser_->get().body());
   return std::move(request_);
 }

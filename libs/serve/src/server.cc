@@ -1,9 +1,7 @@
 #include "kern/serve/server.h"
 
 #include <algorithm>
-#include <array>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -12,7 +10,7 @@
 
 #include "kern/base/assert.h"
 #include "options.h"
-#include "request_reader.h"
+#include "session.h"
 
 namespace kern::serve {
 
@@ -22,14 +20,11 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadBytes = size_t{16} << 10;
 /// Bytes of pipelined requests that wait while one is answered.
 constexpr size_t kPipelinedBytesMax = size_t{64} << 10;
 constexpr int64_t kLingerMs = 2'000;
 constexpr int64_t kTickMs = 250;
 constexpr int64_t kAcceptRetryMs = 100;
-
-class Session;
 
 }  // namespace
 
@@ -67,66 +62,6 @@ struct Server::State : std::enable_shared_from_this<Server::State> {
   std::function<void()> drained;
 };
 
-namespace {
-
-/// One connection: a read that is nearly always outstanding, one request at a time, one write.
-class Session : public Responder, public std::enable_shared_from_this<Session> {
- public:
-  Session(tcp::socket socket, Server::State* server);
-
-  void start();
-  void close();
-  bool is_idle() const { return phase_ == Phase::reading && !reader_.started() && bytes_.empty(); }
-
-  void reply(HttpResponse response) override;
-  void begin_stream(std::vector<HttpHeader> headers) override;
-  void send(std::string_view events) override;
-  void end_stream(bool broken) override;
-
- private:
-  enum class Phase { reading, answering, lingering, closed };
-
-  void read_more();
-  void on_read(error_code error, size_t count);
-  void pump();
-  bool step();
-  void on_head();
-  void on_request();
-  void refuse(HttpResponse response);
-  void finish(bool keep_alive);
-  void write(std::string_view bytes);
-  void write_more();
-  void on_written(error_code error, size_t count);
-  void answer_flushed();
-  void linger();
-  void cut_slow_reader();
-  void set_deadline(int64_t timeout_ms);
-  void on_deadline();
-  void peer_gone();
-  Api& api() { return server_->api; }
-  const Limits& limits() const { return server_->options.api.limits; }
-
-  tcp::socket socket_;
-  Server::State* server_;  ///< outlives every session that is not closed
-  bool loopback_;
-  asio::steady_timer deadline_;
-  asio::steady_timer write_deadline_;
-  RequestReader reader_;
-  Phase phase_ = Phase::reading;
-  std::array<char, kReadBytes> chunk_{};
-  std::string bytes_;     ///< read and not yet parsed
-  bool reading_ = false;  ///< a read is outstanding
-  std::string out_;       ///< to be written after writing_
-  std::string writing_;
-  size_t written_ = 0;     ///< of writing_
-  bool answered_ = false;  ///< the whole answer is in out_ or written
-  bool keep_alive_ = false;
-  bool chunked_ = false;
-  bool head_only_ = false;
-  bool cut_ = false;
-  ExchangeId exchange_ = 0;
-};
-
 Session::Session(tcp::socket socket, Server::State* server)
     : socket_(std::move(socket)),
       server_(server),
@@ -143,11 +78,19 @@ Session::Session(tcp::socket socket, Server::State* server)
                     asio::ip::make_address_v4(asio::ip::v4_mapped, peer.to_v6()).is_loopback()));
 }
 
+Api& Session::api() {
+  return server_->api;
+}
+const Limits& Session::limits() const {
+  return server_->options.api.limits;
+}
+
 void Session::start() {
   set_deadline(limits().header_timeout_ms);
   read_more();
 }
 
+/// Never called from inside the Api: it cancels the exchange there.
 void Session::close() {
   if (phase_ == Phase::closed) return;
   phase_ = Phase::closed;
@@ -160,22 +103,33 @@ void Session::close() {
   server_->remove(self);
 }
 
-void Session::set_deadline(int64_t timeout_ms) {
-  deadline_.expires_after(std::chrono::milliseconds(timeout_ms));
-  deadline_.async_wait([self = shared_from_this()](error_code error) {
-    if (!error && self->phase_ != Phase::closed) self->on_deadline();
+/// Calls `due` after the time-out unless the timer is set again or cancelled before.
+void Session::arm(asio::steady_timer& timer, int64_t timeout_ms, void (Session::*due)()) {
+  timer.expires_after(std::chrono::milliseconds(timeout_ms));
+  timer.async_wait([self = shared_from_this(), &timer, due](error_code error) {
+    // A timer that was set again while this call was queued is not due.
+    const bool is_due = timer.expiry() <= std::chrono::steady_clock::now();
+    if (!error && is_due && self->phase_ != Phase::closed) (self.get()->*due)();
   });
 }
 
+void Session::set_deadline(int64_t timeout_ms) {
+  arm(deadline_, timeout_ms, &Session::on_deadline);
+}
+
 void Session::on_deadline() {
-  // A timer that was set again while this call was queued is not due.
-  if (deadline_.expiry() > std::chrono::steady_clock::now()) return;
   if (phase_ == Phase::answering) return;
   if (phase_ == Phase::lingering || is_idle()) return close();
   ++api().connections().timeouts;
   refuse(Api::error_response(408, "the request did not arrive in time", "request_timeout"));
 }
 
+void Session::on_write_deadline() {
+  ++api().connections().timeouts;
+  close();
+}
+
+/// Reads also while an answer is on its way: that is how a client that went away is noticed.
 void Session::read_more() {
   if (reading_ || phase_ == Phase::closed) return;
   if (phase_ == Phase::answering && bytes_.size() >= kPipelinedBytesMax) return;
@@ -247,6 +201,8 @@ void Session::on_head() {
 }
 
 void Session::on_request() {
+  KERN_ASSERT(phase_ == Phase::reading, "a request while another is answered");
+  KERN_ASSERT(exchange_ == 0, "exchange {} is open", exchange_);
   phase_ = Phase::answering;
   answered_ = false;
   deadline_.cancel();
@@ -274,6 +230,7 @@ void Session::reply(HttpResponse response) {
 }
 
 void Session::begin_stream(std::vector<HttpHeader> headers) {
+  KERN_ASSERT(phase_ == Phase::answering, "a stream to no request");
   if (!chunked_) keep_alive_ = false;
   write(stream_head(headers, chunked_, keep_alive_));
 }
@@ -282,7 +239,7 @@ void Session::send(std::string_view events) {
   if (cut_) return;
   write(chunked_ ? chunk(events) : std::string(events));
   const size_t unread = out_.size() + writing_.size() - written_;
-  if (unread <= limits().stream_bytes_max) return;
+  if (unread <= static_cast<size_t>(limits().stream_bytes_max)) return;
   cut_ = true;
   // The Api is in the middle of this exchange; it is cancelled once that is over.
   asio::post(socket_.get_executor(), [self = shared_from_this()] { self->cut_slow_reader(); });
@@ -304,6 +261,7 @@ void Session::end_stream(bool broken) {
 }
 
 void Session::finish(bool keep_alive) {
+  KERN_ASSERT(!answered_, "an answer ends twice");
   keep_alive_ = keep_alive;
   answered_ = true;
   exchange_ = 0;
@@ -315,18 +273,13 @@ void Session::write(std::string_view bytes) {
   if (writing_.empty()) write_more();
 }
 
+/// One write is outstanding; what comes meanwhile is gathered and goes out as one.
 void Session::write_more() {
   if (writing_.empty()) {
     writing_.swap(out_);
     written_ = 0;
   }
-  write_deadline_.expires_after(std::chrono::milliseconds(limits().write_timeout_ms));
-  write_deadline_.async_wait([self = shared_from_this()](error_code error) {
-    if (error || self->phase_ == Phase::closed) return;
-    if (self->write_deadline_.expiry() > std::chrono::steady_clock::now()) return;
-    ++self->api().connections().timeouts;
-    self->close();
-  });
+  arm(write_deadline_, limits().write_timeout_ms, &Session::on_write_deadline);
   socket_.async_write_some(asio::buffer(writing_.data() + written_, writing_.size() - written_),
                            [self = shared_from_this()](error_code error, size_t count) {
                              if (self->phase_ != Phase::closed) self->on_written(error, count);
@@ -337,6 +290,7 @@ void Session::on_written(error_code error, size_t count) {
   write_deadline_.cancel();
   if (error) return peer_gone();
   written_ += count;
+  KERN_ASSERT(written_ <= writing_.size(), "{} of {} bytes are written", written_, writing_.size());
   if (written_ == writing_.size()) {
     writing_.clear();
     written_ = 0;
@@ -345,7 +299,9 @@ void Session::on_written(error_code error, size_t count) {
   if (phase_ == Phase::answering && answered_) answer_flushed();
 }
 
+/// The connection is free for the next request, which may be here already.
 void Session::answer_flushed() {
+  KERN_ASSERT(exchange_ == 0, "exchange {} is open behind its answer", exchange_);
   if (!keep_alive_ || server_->draining) return linger();
   phase_ = Phase::reading;
   answered_ = false;
@@ -366,8 +322,6 @@ void Session::linger() {
   set_deadline(kLingerMs);
   read_more();
 }
-
-}  // namespace
 
 Result<void> Server::State::listen() {
   error_code error;

@@ -15,6 +15,7 @@ StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stop
 }
 
 size_t StopMatcher::match_at(size_t end) const {
+  KERN_ASSERT(end <= held_.size(), "byte {} of {}", end, held_.size());
   const std::string_view before = std::string_view(held_).substr(0, end);
   size_t longest = 0;
   for (const auto& stop : stops_)
@@ -33,6 +34,8 @@ size_t StopMatcher::open_bytes() const {
 std::string StopMatcher::push(std::string_view text) {
   if (matched_) return {};
   if (stops_.empty()) return std::string(text);
+  KERN_ASSERT(held_.size() < longest_, "{} bytes are held for stop strings of {}", held_.size(),
+              longest_);
   const size_t known = held_.size();
   held_ += text;
   for (size_t end = known + 1; end <= held_.size(); ++end)
@@ -41,6 +44,7 @@ std::string StopMatcher::push(std::string_view text) {
       held_.resize(end - bytes);
       return std::exchange(held_, {});
     }
+  // No stop string is whole: only what could still begin one stays.
   const size_t open = open_bytes();
   std::string certain = held_.substr(0, held_.size() - open);
   held_.erase(0, certain.size());

@@ -18,28 +18,10 @@
 #include "kern/base/log.h"
 #include "kern/engine/request.h"
 #include "kern/serve/backend.h"
+#include "kern/serve/limits.h"
 #include "kern/text/chat.h"
 
 namespace kern::serve {
-
-/// Every limit of the front. Each is a flag of the daemons.
-struct Limits {
-  size_t body_bytes_max = size_t{16} << 20;
-  size_t header_bytes_max = size_t{64} << 10;
-  int64_t header_timeout_ms = 10'000;  ///< from the first byte of a request to its blank line
-  int64_t body_timeout_ms = 60'000;    ///< from the blank line to the last byte of the body
-  int64_t idle_timeout_ms = 75'000;    ///< a kept connection without a request
-  int64_t write_timeout_ms = 60'000;   ///< a peer that takes no byte at all
-  size_t stream_bytes_max = size_t{4} << 20;  ///< unread bytes of a stream before it is cut
-  int32_t connections_max = 4096;
-  int32_t queue_max = 1024;  ///< answers asked for and not ended, over all requests
-  int32_t json_depth_max = 64;
-  int32_t n_max = 128;
-  int32_t prompts_max = 1024;  ///< prompts of one completions request
-  int32_t top_logprobs_max = 20;
-  int32_t stop_strings_max = 16;
-  int32_t stop_bytes_max = 1024;  ///< bytes of one stop string
-};
 
 /// Refusals some vendors put on sampling parameters; absent: the usual OpenAI ranges.
 struct VendorRules {
