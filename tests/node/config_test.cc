@@ -56,6 +56,18 @@ TEST_CASE("a value out of its range is refused with the range", "[node][config]"
         "`--device tpu`: expected host or gpu:N");
 }
 
+TEST_CASE("every limit of the HTTP API is a flag with a range", "[node][config]") {
+  const auto parsed = parse(Role::one_process, {"m", "--weights", "w", "--max-body-bytes", "1000",
+                                                "--max-n=3", "--idle-timeout-ms", "5"});
+  REQUIRE(parsed);
+  CHECK(parsed->config.limits.body_bytes_max == 1000);
+  CHECK(parsed->config.limits.n_max == 3);
+  CHECK(parsed->config.limits.idle_timeout_ms == 5);
+  CHECK(parsed->config.limits.json_depth_max == serve::Limits().json_depth_max);
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--max-n", "0"}) ==
+        "`--max-n`: expected 1 to 1000000, got 0");
+}
+
 TEST_CASE("an unknown flag and a missing one are refused", "[node][config]") {
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--nonsense"}).find("nonsense") !=
         std::string::npos);

@@ -105,7 +105,7 @@ Result<std::unique_ptr<serve::Server>> start_server(Daemon& daemon, const Daemon
   options.host = config.host;
   options.port = static_cast<uint16_t>(config.port);
   options.api_key_file = config.api_key_file;
-  options.api.limits.queue_max = config.queue_max;
+  options.api.limits = config.limits;
   options.api.style = text.style;
   if (config.vendor_rules) options.api.vendor_rules.emplace();
   KERN_TRY(server, serve::Server::start(transport::raw_context(daemon.io()), options, backend,

@@ -41,6 +41,10 @@ void add_http(po::options_description& all, const std::string& vendor_rules_flag
       vendor_rules_flag.c_str(), po::bool_switch(),
       "refuse sampling parameters the vendor refuses")(
       "queue", po::value<int>()->default_value(1024), "requests that may wait");
+  const serve::Limits defaults;
+  for (const serve::LimitFlag& limit : serve::limit_flags())
+    all.add_options()(limit.name, po::value<int64_t>()->default_value(defaults.*limit.field),
+                      limit.help);
 }
 
 void add_peers(po::options_description& all) {
@@ -119,6 +123,10 @@ Result<void> check_ranges(const po::variables_map& map, const DaemonConfig& c) {
     if (r.value < r.least || r.value > r.most)
       return fail(Kind::caller, "`--{}`: expected {} to {}, got {}", r.flag, r.least, r.most,
                   r.value);
+  for (const serve::LimitFlag& limit : serve::limit_flags())
+    if (const int64_t value = c.limits.*limit.field; value < limit.low || value > limit.high)
+      return fail(Kind::caller, "`--{}`: expected {} to {}, got {}", limit.name, limit.low,
+                  limit.high, value);
   if (map["host-gib"].as<double>() != 0)
     return fail(Kind::caller,
                 "`--host-gib`: on device host the state memory is host memory already; expected 0");
@@ -159,6 +167,8 @@ Result<DaemonConfig> to_config(const Program& program, const po::variables_map& 
   read(map, "api-key-file", c.api_key_file);
   read(map, program.vendor_rules_flag.c_str(), c.vendor_rules);
   read(map, "queue", c.queue_max);
+  for (const serve::LimitFlag& limit : serve::limit_flags())
+    read(map, limit.name, c.limits.*limit.field);
   read(map, "listen", c.listen);
   read(map, "head", c.head);
   read(map, "decode-listen", c.decode_listen);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kern/base/log.h"
+#include "kern/serve/limits.h"
 
 namespace kern::node {
 
@@ -47,6 +48,7 @@ struct DaemonConfig {
   int64_t capacity_tokens = 0;  ///< tokens of paged state; 0: a default from the manifest
   int slots = 0;                ///< sequences and checkpoints with recurrent state; 0: a default
   int queue_max = 1024;         ///< requests waiting at the head
+  serve::Limits limits;         ///< of the HTTP API, each a flag
   std::filesystem::path cluster_key_file;
   int peer_timeout_s = 10;
   int drain_s = 30;
