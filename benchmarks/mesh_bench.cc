@@ -23,8 +23,7 @@ void measure(Mesh& mesh, const char* what, size_t bytes, int steps, bool exchang
   std::vector<TimeNs> times;
   for (int i = 0; i < steps; ++i) {
     const TimeNs begun = clock.now();
-    const auto done =
-        exchange ? mesh.all_to_all(send, receive) : mesh.all_gather(send, receive);
+    const auto done = exchange ? mesh.all_to_all(send, receive) : mesh.all_gather(send, receive);
     if (!done) {
       fmt::print(stderr, "{}\n", done.error().text());
       std::exit(1);

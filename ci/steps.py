@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD, SANITIZED = ROOT / "build", ROOT / "build-sanitize"
 JOBS = str(os.cpu_count() or 2)
 # The libraries whose whole test runs again under the address and undefined-behaviour sanitizers.
-SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "transport", "engine"]
+SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "transport", "engine", "serve"]
 
 
 class Tally:
@@ -22,7 +22,9 @@ class Tally:
 
     def run(self, name, command, count=None, env=None):
         start = time.monotonic()
-        print(f"== {name}: {' '.join(map(str, command))}", flush=True)
+        line = " ".join(map(str, command))
+        line = line if len(line) < 160 else line[:150] + " …"
+        print(f"== {name}: {line}", flush=True)
         done = subprocess.run(list(map(str, command)), cwd=ROOT, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, env={**os.environ, **(env or {})})
         seconds = time.monotonic() - start
@@ -37,7 +39,7 @@ class Tally:
         print(tail[-20000:], flush=True)
         print(f"== {name}: {passed} passed, {failed} failed, {seconds:.1f} s", flush=True)
         if done.returncode != 0:
-            print(f"== to repeat: {' '.join(map(str, command))}", flush=True)
+            print(f"== to repeat: {line}", flush=True)
         return done.returncode == 0
 
 
@@ -70,9 +72,7 @@ def step_tidy(tally):
 
 
 def step_format(tally):
-    files = subprocess.run(["git", "ls-files", "*.h", "*.cc"], cwd=ROOT, text=True,
-                           stdout=subprocess.PIPE, check=True).stdout.split()
-    tally.run("format", ["clang-format", "--dry-run", "--Werror", *files])
+    tally.run("format", ["bash", "-c", "git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror"])
 
 
 def step_checks(tally):

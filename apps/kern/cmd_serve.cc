@@ -16,9 +16,8 @@ constexpr const char* kUsageText =
 int cmd_serve(const Arguments& arguments) {
   std::vector<const char*> argv = {"kern serve"};
   for (const std::string& argument : arguments) argv.push_back(argument.c_str());
-  const auto parsed = node::parse_config(
-      {node::Role::one_process, kUsageText, "kimi-vendor-rules"}, static_cast<int>(argv.size()),
-      argv.data());
+  const auto parsed = node::parse_config({node::Role::one_process, kUsageText, "kimi-vendor-rules"},
+                                         static_cast<int>(argv.size()), argv.data());
   if (!parsed) {
     fmt::print(stderr, "kern serve: {}\n", parsed.error().text());
     return kUsage;

@@ -6,9 +6,9 @@
 #include <memory>
 #include <vector>
 
-#include "kern/node/join.h"
 #include "kern/base/log.h"
 #include "kern/engine/wire.h"
+#include "kern/node/join.h"
 #include "kern/transport/channel.h"
 
 namespace kern::node {

@@ -15,8 +15,8 @@ Result<std::unique_ptr<OneProcessNode>> OneProcessNode::create(
   KERN_TRY(head, engine::UnifiedHead::create(options));
   info.max_model_len = model.limits.context_max;
   info.top_logprobs_max = model.limits.top_logprobs_max;
-  return std::unique_ptr<OneProcessNode>(
-      new OneProcessNode(io, log, model, std::move(info), std::move(head), recorder));
+  return std::make_unique<OneProcessNode>(io, log, model, std::move(info), std::move(head),
+                                          recorder);
 }
 
 OneProcessNode::OneProcessNode(transport::IoContext& io, const Log& log, LoadedModel& model,

@@ -20,6 +20,9 @@ class OneProcessNode : public EngineBackend {
                                                         const DaemonConfig& config,
                                                         LoadedModel& model, serve::ModelInfo info,
                                                         trace::Recorder& recorder);
+  /// For `create`, which checks that the manifest serves both phases.
+  OneProcessNode(transport::IoContext& io, const Log& log, LoadedModel& model,
+                 serve::ModelInfo info, engine::UnifiedHead head, trace::Recorder& recorder);
   ~OneProcessNode() override;
 
   void on_fatal(std::function<void(const Error&)> call) { fatal_ = std::move(call); }
@@ -35,8 +38,6 @@ class OneProcessNode : public EngineBackend {
   TimeNs now() const override { return io_.now(); }
 
  private:
-  OneProcessNode(transport::IoContext& io, const Log& log, LoadedModel& model,
-                 serve::ModelInfo info, engine::UnifiedHead head, trace::Recorder& recorder);
   void pump();
   void run(engine::Item item);
   void finished(Result<engine::ItemResult> result);

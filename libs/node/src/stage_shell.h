@@ -11,10 +11,10 @@
 #include <memory>
 #include <optional>
 
-#include "kern/node/handoff.h"
-#include "kern/node/join.h"
 #include "kern/base/log.h"
 #include "kern/engine/follower.h"
+#include "kern/node/handoff.h"
+#include "kern/node/join.h"
 #include "kern/transport/connect.h"
 #include "kern/transport/parts.h"
 #include "stage_device.h"

@@ -1,6 +1,5 @@
-#include "kern/pool/prefix.h"
-
 #include "check.h"
+#include "kern/pool/prefix.h"
 
 namespace kern::pool {
 

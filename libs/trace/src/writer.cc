@@ -27,7 +27,8 @@ std::string to_chrome_trace(std::string_view process, std::span<const Event> eve
       quoted(process));
   for (const auto& [lane, number] : lanes)
     out += fmt::format(
-        ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}",
+        ",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\","
+        "\"args\":{{\"name\":{}}}}}",
         number, quoted(lane));
   for (const Event& e : events)
     out += fmt::format(

@@ -51,10 +51,18 @@ struct Literal {
   friend bool operator==(const Literal&, const Literal&) = default;
 };
 
-struct ParamRef { int64_t index = 0; };
-struct ScratchRef { std::string name; };
-struct RankRef { std::string group; };
-struct VarRef { std::string name; };
+struct ParamRef {
+  int64_t index = 0;
+};
+struct ScratchRef {
+  std::string name;
+};
+struct RankRef {
+  std::string group;
+};
+struct VarRef {
+  std::string name;
+};
 
 struct Tensormap {
   int64_t param = 0;
@@ -119,9 +127,17 @@ struct Op {
 
 // ---- programs ----
 
-struct BufferArg { std::string buffer; int64_t offset_bytes = 0; };
-struct StateArg { std::string state; int64_t offset_bytes = 0; };
-struct ExprArg { Expr expr; };
+struct BufferArg {
+  std::string buffer;
+  int64_t offset_bytes = 0;
+};
+struct StateArg {
+  std::string state;
+  int64_t offset_bytes = 0;
+};
+struct ExprArg {
+  Expr expr;
+};
 
 using CallArg = std::variant<BufferArg, StateArg, VarRef, ExprArg, Literal, RankRef>;
 

@@ -67,22 +67,35 @@ struct State {
   std::optional<HostState> host;
 };
 
-enum class BufferKind : uint8_t {
-  input, output, inout, weight, source, workspace, carry, peer
-};
+enum class BufferKind : uint8_t { input, output, inout, weight, source, workspace, carry, peer };
 std::string_view to_string(BufferKind kind);
 
 enum class Fill : uint8_t {
   // inputs
-  token, position, valid, slot, seq_len, cu_seqlens, blocks,
+  token,
+  position,
+  valid,
+  slot,
+  seq_len,
+  cu_seqlens,
+  blocks,
   // inputs, extension `snapshot`
   snapshot,
   // inputs, extension `sampling`
-  temperature, top_p, top_k, min_p, seed, draw,
+  temperature,
+  top_p,
+  top_k,
+  min_p,
+  seed,
+  draw,
   // outputs
-  tokens, count, error,
+  tokens,
+  count,
+  error,
   // outputs, extension `sampling`
-  logprob, top_tokens, top_logprobs,
+  logprob,
+  top_tokens,
+  top_logprobs,
 };
 std::string_view to_string(Fill fill);
 std::optional<Fill> parse_fill(std::string_view word);

@@ -34,10 +34,10 @@ typedef struct kern_host_services {
 
 typedef struct kern_block {
   uint32_t grid[3];
-  uint32_t index[3];       /* this block's place in the grid */
-  uint32_t block[3];       /* threads a block in the manifest; a CPU entry may ignore it */
-  uint32_t shared_bytes;   /* size of `shared` */
-  void* shared;            /* private to this worker, 64-byte aligned, content undefined */
+  uint32_t index[3];     /* this block's place in the grid */
+  uint32_t block[3];     /* threads a block in the manifest; a CPU entry may ignore it */
+  uint32_t shared_bytes; /* size of `shared` */
+  void* shared;          /* private to this worker, 64-byte aligned, content undefined */
   const kern_host_services* services;
 } kern_block;
 
