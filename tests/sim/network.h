@@ -121,12 +121,15 @@ class Link {
     if (!open_) return;
     open_ = false;
     ++life_;
-    ends_[0]->post(network_.between(0, 20 * kMillisecondNs), std::move(down_a));
-    ends_[1]->post(network_.between(0, 20 * kMillisecondNs), std::move(down_b));
-    settled_at_ = network_.now + 25 * kMillisecondNs;
+    tell(0, std::move(down_a));
+    tell(1, std::move(down_b));
   }
-  /// From when on a new connection may be made.
-  TimeNs settled_at() const { return settled_at_; }
+  /// Whether each end that lives has heard of the break, so that a new connection may be made.
+  bool settled() const {
+    for (int end = 0; end < 2; ++end)
+      if (deaf_[end] != 0 && deaf_[end] == ends_[end]->life()) return false;
+    return true;
+  }
   /// Delivers to end `to` (0 or 1), unless the link breaks first.
   void send(int to, std::function<void()> what) {
     if (!open_) return;
@@ -138,12 +141,19 @@ class Link {
   }
 
  private:
+  void tell(int end, std::function<void()> down) {
+    deaf_[end] = ends_[end]->life();
+    ends_[end]->post(network_.between(0, 20 * kMillisecondNs), [this, end, down = std::move(down)] {
+      deaf_[end] = 0;
+      down();
+    });
+  }
   Network& network_;
   Process* ends_[2];
   bool open_ = false;
   uint64_t life_ = 0;
   TimeNs last_[2] = {0, 0};
-  TimeNs settled_at_ = 0;
+  uint64_t deaf_[2] = {0, 0};  ///< the life of an end that has not heard of the break
 };
 
 }  // namespace kern::sim

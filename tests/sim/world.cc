@@ -319,7 +319,7 @@ void World::try_step(size_t group) {
 
 void World::connect_stage(StageNode& node) {
   Link& link = *node.to_head;
-  if (link.open() || network_.now < link.settled_at() || !head_.alive() || !node.alive()) return;
+  if (link.open() || !link.settled() || !head_.alive() || !node.alive()) return;
   link.connect();
   link.send(0, [this, &node] { head_.head->on_stage_up(node.stage, network_.now); });
 }
@@ -327,7 +327,7 @@ void World::connect_stage(StageNode& node) {
 void World::connect_rank(RankNode& node) {
   Link& link = *node.to_rank0;
   RankNode& first = *groups_[node.group][0];
-  if (link.open() || network_.now < link.settled_at() || !first.alive() || !node.alive()) return;
+  if (link.open() || !link.settled() || !first.alive() || !node.alive()) return;
   link.connect();
   link.send(0, [this, &node, &first] {
     first.head->on_rank_up(static_cast<int32_t>(node.rank), network_.now);
@@ -336,7 +336,7 @@ void World::connect_rank(RankNode& node) {
 
 void World::connect_group(RankNode& node) {
   Link& link = *node.to_head;
-  if (link.open() || network_.now < link.settled_at() || !head_.alive() || !node.alive()) return;
+  if (link.open() || !link.settled() || !head_.alive() || !node.alive()) return;
   if (!node.head->joined()) return;
   link.connect();
   link.send(1, [this, &node] { node.head->on_head_up(network_.now); });
