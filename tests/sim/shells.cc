@@ -221,7 +221,9 @@ void RankShell::flush() {
 
 void RankShell::compute(ItemResult result, std::vector<Write> writes) {
   computing_ = true;
-  process_.post(network_.between(50'000, kMillisecondNs),
+  // now and then one rank is far behind the others
+  const TimeNs most = network_.chance(0.05) ? 60 * kMillisecondNs : kMillisecondNs;
+  process_.post(network_.between(50'000, most),
                 [this, result = std::move(result), writes = std::move(writes)] {
                   apply(memories_, writes);
                   computing_ = false;
