@@ -51,6 +51,18 @@ TEST_CASE("a step feeds each sequence one token at its position", "[engine][deco
   CHECK(second->slices[0].draw == 2);
 }
 
+TEST_CASE("a step carries as much of a page table as it reads", "[engine][decode]") {
+  DecodeScheduler decode(4, 128);  // pages of 64 tokens on each of two ranks
+  DecodeSequence one = sequence(1);
+  one.place.pages = {1, 2, 3};
+  one.position = 127;
+  decode.add(one);
+  const auto first = decode.plan(1);
+  CHECK(first->slices[0].pages == std::vector<uint32_t>{1});
+  REQUIRE(decode.on_result(result_of(*first)));
+  CHECK(decode.plan(2)->slices[0].pages == std::vector<uint32_t>{1, 2});
+}
+
 TEST_CASE("with more sequences than a step holds, those that waited longest go first",
           "[engine][decode]") {
   DecodeScheduler decode(2);

@@ -105,6 +105,7 @@ TEST_CASE("a sequence runs once it has landed on all ranks and its first token i
   CHECK(item.slices[0].start == 200);
   CHECK(item.slices[0].tokens == std::vector<Token>{3});
   CHECK(item.slices[0].draw == 1);
+  CHECK(place.pages.size() == 2);
   CHECK(item.slices[0].pages == place.pages);
 }
 

@@ -28,18 +28,30 @@ struct DecodeScheduler::Impl {
     uint64_t serial = 0;
   };
   int32_t seqs_max = 1;
+  uint32_t tokens_per_page = 0;
   std::map<RequestId, Running> running;
   std::deque<RequestId> order;  ///< the one that waited longest first
   std::optional<uint64_t> step;
   std::vector<Stepping> stepping;
   uint64_t serials = 0;
 
+  /// The part of a page table that a step at `position` reads and writes.
+  std::vector<uint32_t> pages_for(const DecodeSequence& sequence) const {
+    const std::vector<uint32_t>& all = sequence.place.pages;
+    if (tokens_per_page == 0) return all;
+    const size_t count = sequence.position / tokens_per_page + 1;
+    KERN_ASSERT(count <= all.size(), "position {} lies beyond {} pages", sequence.position,
+                all.size());
+    return {all.begin(), all.begin() + static_cast<ptrdiff_t>(count)};
+  }
   std::optional<DecodeOutcome> advance(const Stepping& mine, const Emitted& emitted);
 };
 
-DecodeScheduler::DecodeScheduler(int32_t seqs_max) : impl_(std::make_unique<Impl>()) {
+DecodeScheduler::DecodeScheduler(int32_t seqs_max, uint32_t tokens_per_page)
+    : impl_(std::make_unique<Impl>()) {
   KERN_ASSERT(seqs_max > 0, "{} sequences a step", seqs_max);
   impl_->seqs_max = seqs_max;
+  impl_->tokens_per_page = tokens_per_page;
 }
 DecodeScheduler::~DecodeScheduler() = default;
 DecodeScheduler::DecodeScheduler(DecodeScheduler&&) noexcept = default;
@@ -78,7 +90,7 @@ std::optional<Item> DecodeScheduler::plan(uint64_t item_id) {
     item.slices.push_back({.request = id,
                            .slot = sequence.place.slot,
                            .start = sequence.position,
-                           .pages = sequence.place.pages,
+                           .pages = self.pages_for(sequence),
                            .tokens = {sequence.next_token},
                            .emits = true,
                            .sampling = sequence.sampling,
@@ -86,6 +98,7 @@ std::optional<Item> DecodeScheduler::plan(uint64_t item_id) {
                            .top_logprobs = sequence.top_logprobs});
     self.stepping.push_back({id, one.serial});
   }
+  KERN_ASSERT(self.stepping.size() == item.slices.size() && !item.slices.empty());
   self.step = item_id;
   return item;
 }
@@ -95,6 +108,8 @@ std::optional<DecodeOutcome> DecodeScheduler::Impl::advance(const Stepping& mine
   const auto at = running.find(mine.id);
   if (at == running.end() || at->second.serial != mine.serial) return std::nullopt;
   DecodeSequence& sequence = at->second.sequence;
+  KERN_ASSERT(sequence.generated < static_cast<uint32_t>(sequence.max_tokens), "request {}",
+              mine.id.value());
   DecodeOutcome outcome{mine.id, sequence.generated, emitted, std::nullopt};
   ++sequence.generated;
   ++sequence.position;

@@ -209,6 +209,7 @@ void RankFollower::on_part(const PartHeader& header, bool good) {
     if (--expected.missing > 0) return;
   }
   RankLanded report{epoch_, header.generation, good, {}};
+  KERN_ASSERT(expected.missing == 0 || !good, "{} states are missing", expected.missing);
   if (!good) report.why = fmt::format("part `{}` does not match its digest", header.state);
   actions_.reports.push_back(std::move(report));
   expected_.erase(at);

@@ -41,7 +41,8 @@ struct DecodeGroupHead::Impl {
   Impl(const GroupOptions& given, const pool::Geometry& geometry)
       : options(given),
         pool(geometry),
-        decode(static_cast<int32_t>(given.hello.seqs_max)),
+        decode(static_cast<int32_t>(given.hello.seqs_max),
+               given.hello.page_tokens * given.hello.ranks),
         up(given.hello.ranks, false),
         at_rest(given.hello.ranks, false),
         done(given.hello.ranks, 0) {}
@@ -125,6 +126,7 @@ void DecodeGroupHead::Impl::begin_epoch() {
   rest = false;
   at_rest.assign(at_rest.size(), false);
   done.assign(done.size(), next_item - 1);
+  KERN_ASSERT(sequences.empty() && decode.running() == 0);
   to_all_ranks(ResetEpoch{epoch});
 }
 
@@ -207,6 +209,7 @@ void DecodeGroupHead::Impl::ask(const Ask& one, TimeNs now) {
 }
 
 void DecodeGroupHead::Impl::grant(const Ask& one, pool::Lease lease, TimeNs now) {
+  KERN_ASSERT(connected && one.generation.value() != 0, "a grant to nobody");
   Place place{.slot = lease.slot().value()};
   for (const pool::PageId page : lease.pages()) place.pages.push_back(page.value());
   const TimeNs within = std::clamp<TimeNs>(one.fill_within, 1, options.fill_within_max);
@@ -284,6 +287,7 @@ void DecodeGroupHead::Impl::maybe_run(Generation generation) {
   if (one.missing > 0 || !one.first_token || one.running) return;
   if (one.ask.max_tokens < 2 || running.contains(one.ask.request))
     return end(generation, EndReason::failed, "nothing to decode");
+  KERN_ASSERT(!one.ended && one.unready == 0, "generation {} runs ungranted", generation.value());
   one.running = true;
   one.deadline = 0;
   running.emplace(one.ask.request, generation);
@@ -312,6 +316,8 @@ void DecodeGroupHead::Impl::end(Generation generation, EndReason reason, std::st
   } else {
     to_all_ranks(StopExpecting{generation});
   }
+  KERN_ASSERT(!decode.contains(one.ask.request) || running.contains(one.ask.request),
+              "request {} runs under no generation", one.ask.request.value());
   one.running = false;
   one.ended = true;
   one.deadline = 0;
@@ -320,6 +326,7 @@ void DecodeGroupHead::Impl::end(Generation generation, EndReason reason, std::st
 
 void DecodeGroupHead::Impl::free_ended() {
   const uint64_t everywhere = *std::min_element(done.begin(), done.end());
+  KERN_ASSERT(everywhere < next_item, "item {} has run and was never planned", everywhere);
   for (auto at = sequences.begin(); at != sequences.end();) {
     if (!at->second.ended || at->second.last_item > everywhere) {
       ++at;
@@ -362,6 +369,8 @@ void DecodeGroupHead::Impl::plan() {
   if (!item) return;
   for (const Slice& slice : item->slices)
     sequences.at(running.at(slice.request)).last_item = next_item;
+  KERN_ASSERT(running.size() == decode.running(), "{} run, {} step", running.size(),
+              decode.running());
   ++next_item;
   ++counters.steps;
   to_all_ranks(RunItem{epoch, std::move(*item)});

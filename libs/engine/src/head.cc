@@ -93,6 +93,7 @@ void PrefillHead::Impl::let_go(RequestId id, TimeNs now) {
 void PrefillHead::Impl::maybe_release(RequestId id) {
   const auto at = live.find(id);
   if (at == live.end() || at->second.sends > 0) return;
+  KERN_ASSERT(at->second.sends == 0, "request {}", id.value());
   const bool ended = ledger.find(id) == nullptr;
   const bool handed_over = at->second.sent_whole && at->second.first_token.has_value();
   if (ended || handed_over) prefill.release(id);
@@ -109,6 +110,7 @@ void PrefillHead::Impl::to_all_stages(const StageCommand& command) {
 void PrefillHead::Impl::begin_epoch() {
   ++epoch;
   formed = false;
+  KERN_ASSERT(at_rest.size() == up.size());
   at_rest.assign(at_rest.size(), false);
   to_all_stages(ResetEpoch{epoch});
 }
@@ -193,6 +195,7 @@ void PrefillHead::Impl::prompt_done(const PrefillDone& done, TimeNs now) {
     ledger.end(done.id, *end, now);
     return let_go(done.id, now);
   }
+  KERN_ASSERT(!live.at(done.id).first_token, "request {} is done twice", done.id.value());
   live.at(done.id).first_token = done.emitted.token;
   ledger.move_to(done.id, RequestState::landing);
   maybe_begin(done.id);
@@ -248,6 +251,7 @@ void PrefillHead::Impl::admit(TimeNs now) {
 
 void PrefillHead::Impl::plan() {
   while (auto item = prefill.plan(next_item)) {
+    KERN_ASSERT(formed && item->id == next_item, "item {}", item->id);
     ++next_item;
     to_all_stages(RunItem{epoch, *item});
     for (const Slice& slice : item->slices)

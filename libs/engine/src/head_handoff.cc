@@ -82,7 +82,8 @@ void PrefillHead::Impl::maybe_begin(RequestId id) {
   const Live& one = live.at(id);
   if (!one.handoff || !one.first_token) return;
   Handoff& handoff = handoffs.at(*one.handoff);
-  if (handoff.begun || handoff.closing) return;
+  KERN_ASSERT(!handoff.closing && handoff.request == id, "request {}", id.value());
+  if (handoff.begun) return;
   handoff.begun = true;
   output.groups.push_back({handoff.group, Begin{*one.handoff, *one.first_token}});
   if (handoff.state == HandoffPhase::landed) ledger.move_to(id, RequestState::running);
@@ -95,6 +96,8 @@ void PrefillHead::Impl::maybe_send(RequestId id) {
   Handoff& handoff = handoffs.at(generation);
   const auto last = prefill.last_item(id);
   if (handoff.state != HandoffPhase::granted || !last) return;
+  KERN_ASSERT(!sends.contains(generation) && !handoff.place.pages.empty(), "generation {}",
+              generation.value());
   handoff.state = HandoffPhase::sending;
   at->second.sends += options.stages;
   sends.emplace(generation, Sends{id, std::vector<bool>(up.size(), true), options.stages});
@@ -111,6 +114,7 @@ void PrefillHead::Impl::maybe_send(RequestId id) {
 void PrefillHead::Impl::cancel_sends(Generation generation) {
   const auto at = sends.find(generation);
   if (at == sends.end() || at->second.cancelled) return;
+  KERN_ASSERT(at->second.left > 0, "generation {}", generation.value());
   at->second.cancelled = true;
   for (size_t stage = 0; stage < up.size(); ++stage)
     if (at->second.waiting[stage])
@@ -121,6 +125,7 @@ void PrefillHead::Impl::close_handoff(Live& one, TimeNs now) {
   if (!one.handoff) return;
   const Generation generation = *std::exchange(one.handoff, std::nullopt);
   Handoff& handoff = handoffs.at(generation);
+  KERN_ASSERT(groups.contains(handoff.group), "group {}", handoff.group.value());
   cancel_sends(generation);
   if (handoff.closing) return;
   handoff.closing = true;
@@ -139,6 +144,7 @@ void PrefillHead::Impl::hand_off_again(RequestId id, const std::string& why, Tim
     return fail(id, FailureKind::unavailable, why, now);
   ++ledger.counters.handoffs_again;
   if (entry.state == RequestState::running) ledger.move_to(id, RequestState::landing);
+  KERN_ASSERT(!one.handoff && prefill.admitted(id), "request {}", id.value());
   homeless.insert(id);
 }
 
@@ -153,6 +159,7 @@ void PrefillHead::Impl::place_homeless(TimeNs now) {
     }
     const auto group = choose(tokens, now);
     if (!group) return;
+    KERN_ASSERT(ledger.find(id) != nullptr, "request {} has ended", id.value());
     homeless.erase(id);
     ask(id, *group, now);
   }

@@ -197,6 +197,7 @@ bool PrefillScheduler::admit_next() {
     return false;
   }
   const RequestId id = first->second.id;
+  KERN_ASSERT(impl_->admitted.contains(id) && impl_->queued.contains(id), "request {}", id.value());
   impl_->admitted.at(id).job = std::move(first->second);
   impl_->queue.erase(first);
   impl_->queued.erase(id);
@@ -209,6 +210,7 @@ void PrefillScheduler::Impl::take_snapshot(Slice& slice, Admitted& one, uint32_t
   KERN_ASSERT(floor_to(end, kGridTokens) == at || !options.limits.recurrent,
               "the state at {} is not the last one of rows up to {}", at, end);
   auto frozen = with_eviction([&] { return pool.checkpoint(one.lease, at); });
+  KERN_ASSERT(!one.snapshot, "request {} is frozen twice", one.job.id.value());
   if (!frozen) return;  // no slot for it now: the prompt runs on, uncached
   KERN_ASSERT(!frozen->copies.page, "a checkpoint at {} splits a page", at);
   slice.snapshot_slot = frozen->checkpoint.slot().value();

@@ -21,7 +21,9 @@ struct Out {
 
 struct UnifiedHead::Impl {
   Impl(const UnifiedOptions& given, PrefillScheduler scheduler)
-      : options(given), prefill(std::move(scheduler)), decode(given.limits.decode_seqs_max) {}
+      : options(given),
+        prefill(std::move(scheduler)),
+        decode(given.limits.decode_seqs_max, static_cast<uint32_t>(given.limits.page_tokens)) {}
 
   UnifiedOptions options;
   PrefillScheduler prefill;

@@ -43,7 +43,9 @@ std::optional<EndReason> end_of(const Emitted& emitted, uint32_t generated, int3
 
 class DecodeScheduler {
  public:
-  explicit DecodeScheduler(int32_t seqs_max);
+  /// A step carries of each page table what it reads: `tokens_per_page` tokens of a sequence fill
+  /// one entry (a page's tokens times the ranks that share them); 0: whole tables.
+  explicit DecodeScheduler(int32_t seqs_max, uint32_t tokens_per_page = 0);
   ~DecodeScheduler();
   DecodeScheduler(DecodeScheduler&&) noexcept;
   DecodeScheduler& operator=(DecodeScheduler&&) noexcept;
