@@ -107,6 +107,16 @@ void add_work(Families& f, const engine::Counters& c, const std::vector<StageTim
   for (const StageTimes& s : stages) f.sample(fmt::format("stage=\"{}\"", s.stage), s.items);
 }
 
+void add_phases(Families& f, const RequestPhases::Sums& sums) {
+  f.one("kern_phased_requests_total", "counter", "Finished requests that passed every phase.",
+        sums.requests);
+  f.begin("kern_request_seconds_total", "counter", "Time of those requests, by phase.");
+  f.sample("phase=\"queue\"", seconds(sums.queue));
+  f.sample("phase=\"prefill\"", seconds(sums.prefill));
+  f.sample("phase=\"hand-off\"", seconds(sums.handoff));
+  f.sample("phase=\"steps\"", seconds(sums.steps));
+}
+
 }  // namespace
 
 serve::Health EngineBackend::health() const {
@@ -139,6 +149,7 @@ std::string EngineBackend::metrics_text() const {
   add_requests(f, c);
   add_memory(f, c, groups());
   add_work(f, c, stages());
+  if (const RequestPhases::Sums* sums = phases(); sums != nullptr) add_phases(f, *sums);
   return f.take();
 }
 

@@ -7,6 +7,7 @@
 #include "kern/base/sha256.h"
 #include "kern/engine/metrics.h"
 #include "kern/serve/server.h"
+#include "request_phases.h"
 #include "stage_device.h"
 
 namespace kern::node {
@@ -37,6 +38,8 @@ class EngineBackend : public serve::Backend {
   virtual engine::Counters counters() const = 0;
   virtual std::vector<engine::GroupStatus> groups() const { return {}; }
   virtual std::vector<StageTimes> stages() const { return {}; }
+  /// Where finished requests spent their time; null when nobody counts.
+  virtual const RequestPhases::Sums* phases() const { return nullptr; }
   /// Why nothing can be served yet; empty when it can.
   virtual std::string not_ready() const = 0;
   virtual bool idle() const = 0;

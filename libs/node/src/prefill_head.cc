@@ -237,6 +237,7 @@ Result<void> PrefillHeadNode::group_report(uint64_t key, ByteSpan payload) {
     return introduced;
   }
   if (!group.id) return fail(Kind::peer, "a report before hello");
+  phases_.heard(report, io_.now());
   head_->on_group_report(*group.id, report, io_.now());
   pump();
   return {};
@@ -271,6 +272,7 @@ void PrefillHeadNode::submit(engine::Request request) {
     return deliver(
         {request.id, engine::FailedEvent{engine::FailureKind::unavailable, not_ready()}});
   }
+  phases_.submitted(request.id, io_.now());
   head_->submit(std::move(request), io_.now());
   pump();
 }
@@ -294,11 +296,17 @@ void PrefillHeadNode::send_group(engine::GroupId id, const engine::GroupCommand&
 
 bool PrefillHeadNode::pump_once() {
   engine::HeadOutput out = head_->take_output();
-  for (const engine::ToStage& to : out.stages) send_stage(to.stage, to.command);
+  for (const engine::ToStage& to : out.stages) {
+    if (to.stage == 0) phases_.sent(to.command, io_.now());
+    send_stage(to.stage, to.command);
+  }
   for (const engine::ToGroup& to : out.groups) send_group(to.group, to.command);
   for (const engine::GroupId group : out.dropped_groups) drop_group(group);
   const bool any = !out.stages.empty() || !out.groups.empty() || !out.events.empty();
-  for (engine::RequestEvent& event : out.events) deliver(std::move(event));
+  for (engine::RequestEvent& event : out.events) {
+    phases_.told(event, io_.now());
+    deliver(std::move(event));
+  }
   return any;
 }
 

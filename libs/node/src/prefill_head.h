@@ -14,6 +14,7 @@
 #include "control.h"
 #include "kern/engine/head.h"
 #include "loading.h"
+#include "request_phases.h"
 #include "stage_shell.h"
 
 namespace kern::node {
@@ -37,6 +38,7 @@ class PrefillHeadNode : public EngineBackend {
   engine::Counters counters() const override;
   std::vector<engine::GroupStatus> groups() const override;
   std::vector<StageTimes> stages() const override;
+  const RequestPhases::Sums* phases() const override { return &phases_.sums(); }
   std::string not_ready() const override;
   bool idle() const override { return !head_ || head_->idle(); }
   TimeNs now() const override { return io_.now(); }
@@ -85,6 +87,7 @@ class PrefillHeadNode : public EngineBackend {
   std::unique_ptr<StageShell> local_;
   std::unique_ptr<transport::Listener> stage_listener_, group_listener_;
   transport::Timer timer_;
+  RequestPhases phases_;
   bool pumping_ = false;
   std::function<void(const Error&)> fatal_;
 };
