@@ -1,8 +1,10 @@
 """Any one daemon dies: no hang, no wrong token, a sentence in the log, and /health tells the truth."""
 import concurrent.futures
 import json
+import os
 import signal
 import socket
+import tempfile
 import time
 import unittest
 
@@ -172,6 +174,62 @@ class Second(unittest.TestCase):
                 self.assertTrue(done, error)
                 self.assertEqual("".join(pieces), right[seed])
             self.assertEqual(cluster.health()[0], 200)
+
+    def test_ranks_that_come_back_leave_no_connection_behind(self):
+        with Cluster(stages=2, ranks=2) as cluster:
+            def served():
+                _, _, error, done = stream(cluster.port, body(0, 4))
+                self.assertTrue(done, error)
+                return [len(os.listdir(f"/proc/{p.popen.pid}/fd")) for p in cluster.stages]
+
+            before = served()
+            for _ in range(4):
+                rank = cluster.groups[0][1]
+                rank.kill()
+                rank.wait()
+                rank.start()
+                cluster.wait_healthy(status=503)
+                cluster.wait_healthy()
+                after = served()
+            # A connection of HTTP may be there once and not again; a lost one is four by now.
+            self.assertLess(max(b - a for a, b in zip(before, after)), 3, f"{before} -> {after}")
+
+    def mistake(self, cluster, process, flags, says):
+        """Restarts a process with wrong flags for three seconds and then with the right ones."""
+        right = process.command
+        marks = {p.name: len(p.text()) for p in cluster.processes}
+        process.kill()
+        process.wait()
+        process.command = right + flags
+        process.start()
+        time.sleep(3)
+        for p in cluster.processes:
+            self.assertTrue(p.alive(), f"{p.name} ended\n{p.text()[-500:]}")
+            said = p.text()[marks[p.name]:]
+            self.assertLess(len(said.splitlines()), 40, f"{p.name} does nothing but complain")
+            if p in says:
+                self.assertIn(says[p], said)
+        self.assertEqual(cluster.health()[0], 503)
+        process.kill()
+        process.wait()
+        process.command = right
+        process.start()
+        cluster.wait_healthy(30)
+
+    def test_a_mistaken_process_is_told_so_and_the_others_wait_for_a_better_one(self):
+        with Cluster(stages=2, ranks=2) as cluster, tempfile.NamedTemporaryFile() as key:
+            key.write(b"a secret that only one process has")
+            key.flush()
+            head, stage = cluster.stages
+            first, second = cluster.groups[0]
+            secret = ["--cluster-key-file", key.name]
+            for process, flags, says in (
+                    (stage, ["--slots", "1"], {stage: "2 slots", head: "2 slots"}),
+                    (second, ["--capacity", "64"], {first: "2 pages", second: "2 pages"}),
+                    (second, secret, {first: "no cluster key", second: "no cluster key"}),
+                    (head, secret, {stage: "has none", first: "has none"})):
+                with self.subTest(process=process.name, flags=flags):
+                    self.mistake(cluster, process, flags, says)
 
     def test_sigterm_lets_an_answer_end_and_exits_zero(self):
         with Cluster(stages=2, ranks=1) as cluster:

@@ -168,6 +168,37 @@ TEST_CASE("a part that nobody expects is refused with its reason", "[engine][fol
   CHECK(!one.accept(part(7, "kv")));
 }
 
+TEST_CASE("a hand-off that ends before it has landed is revoked, once", "[engine][follower]") {
+  using Revoked = std::vector<std::pair<RequestId, Generation>>;
+  auto one = rank();
+  for (const uint64_t generation : {7, 8, 9}) one.on_command(expectation(generation));
+  CHECK(one.take_actions().revoked.empty());
+  CHECK(one.tokens_expected(Generation{7}) == 100);
+
+  one.on_command(StopExpecting{Generation{7}});
+  CHECK(one.take_actions().revoked == Revoked{{RequestId{1}, Generation{7}}});
+  CHECK(!one.tokens_expected(Generation{7}));
+  one.on_command(StopExpecting{Generation{7}});
+  CHECK(one.take_actions().revoked.empty());
+
+  one.on_part(part(8, "kv"), false);  // the line may still be on its way
+  CHECK(one.take_actions().revoked == Revoked{{RequestId{1}, Generation{8}}});
+
+  one.on_command(ResetEpoch{2});
+  CHECK(one.take_actions().revoked == Revoked{{RequestId{1}, Generation{9}}});
+}
+
+TEST_CASE("a hand-off that has landed is not revoked and leaves nothing", "[engine][follower]") {
+  auto one = rank();
+  one.on_command(expectation(7));
+  one.on_part(part(7, "kv"), true);
+  one.on_part(part(7, "line"), true);
+  CHECK(one.take_actions().revoked.empty());
+  CHECK(one.expected() == 0);
+  one.on_head_lost();
+  CHECK(one.take_actions().revoked.empty());
+}
+
 TEST_CASE("a part that does not match its digest fails its generation alone",
           "[engine][follower]") {
   auto one = rank();

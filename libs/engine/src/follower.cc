@@ -123,7 +123,14 @@ void RankFollower::drop_all() {
   queue_.clear();
   if (actions_.run) running_ = false;  // nobody has taken it
   actions_.run.reset();
-  expected_.clear();
+  while (!expected_.empty()) stop_expecting(expected_.begin()->first);
+}
+
+void RankFollower::stop_expecting(Generation generation) {
+  const auto at = expected_.find(generation);
+  if (at == expected_.end()) return;
+  actions_.revoked.emplace_back(at->second.order.request, generation);
+  expected_.erase(at);
 }
 
 void RankFollower::on_command(const RankCommand& command) {
@@ -138,12 +145,12 @@ void RankFollower::on_command(const RankCommand& command) {
           if (one.epoch == epoch_) queue_.push_back(one.item);
         } else if constexpr (std::is_same_v<T, ExpectParts>) {
           if (one.epoch != epoch_) return;
-          expected_.insert_or_assign(
-              one.generation,
-              Expected{one, std::vector<bool>(states_.size(), false), states_.size()});
+          stop_expecting(one.generation);
+          expected_.emplace(one.generation, Expected{one, std::vector<bool>(states_.size(), false),
+                                                     states_.size()});
           actions_.reports.push_back(RankExpecting{epoch_, one.generation});
         } else {
-          expected_.erase(one.generation);
+          stop_expecting(one.generation);
         }
       },
       command);
@@ -198,6 +205,12 @@ Result<RankFollower::PartPlace> RankFollower::accept(const PartHeader& header) c
   return PartPlace{expected.order.place, expected.order.tokens};
 }
 
+std::optional<uint32_t> RankFollower::tokens_expected(Generation generation) const {
+  const auto at = expected_.find(generation);
+  if (at == expected_.end()) return std::nullopt;
+  return at->second.order.tokens;
+}
+
 void RankFollower::on_part(const PartHeader& header, bool good) {
   if (!accept(header)) return;  // stopped while its bytes came in
   const auto at = expected_.find(header.generation);
@@ -212,7 +225,10 @@ void RankFollower::on_part(const PartHeader& header, bool good) {
   KERN_ASSERT(expected.missing == 0 || !good, "{} states are missing", expected.missing);
   if (!good) report.why = fmt::format("part `{}` does not match its digest", header.state);
   actions_.reports.push_back(std::move(report));
-  expected_.erase(at);
+  if (good)
+    expected_.erase(at);
+  else
+    stop_expecting(header.generation);  // the parts beside this one
 }
 
 RankFollower::Actions RankFollower::take_actions() {

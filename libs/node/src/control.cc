@@ -44,4 +44,11 @@ void send_join(transport::Channel& channel, const JoinMessage& message) {
   send(channel, ControlType::join, encode(message));
 }
 
+void warn_refused(const Log& log, Throttle& throttle, TimeNs now, std::string_view who,
+                  const Error& why) {
+  const Throttle::Turn turn = throttle.next(now);
+  if (turn.held_back > 0) log.warn("{} refused: {} more times before", who, turn.held_back);
+  if (turn.write) log.warn("{} refused: {}", who, why.text());
+}
+
 }  // namespace kern::node

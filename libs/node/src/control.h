@@ -9,6 +9,7 @@
 #include "kern/base/log.h"
 #include "kern/engine/wire.h"
 #include "kern/node/join.h"
+#include "kern/node/pace.h"
 #include "kern/transport/channel.h"
 
 namespace kern::node {
@@ -27,5 +28,9 @@ std::unique_ptr<transport::Channel> open_control(transport::IoContext& io,
 /// Sends, or closes a channel whose peer does not keep up.
 void send_engine(transport::Channel& channel, const std::vector<std::byte>& message);
 void send_join(transport::Channel& channel, const JoinMessage& message);
+
+/// Warns that a connection was turned away, unless many were in the last minute.
+void warn_refused(const Log& log, Throttle& throttle, TimeNs now, std::string_view who,
+                  const Error& why);
 
 }  // namespace kern::node

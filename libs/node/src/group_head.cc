@@ -1,6 +1,7 @@
 #include "group_head.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kern/base/assert.h"
 
@@ -9,7 +10,13 @@ namespace kern::node {
 GroupHeadNode::GroupHeadNode(transport::IoContext& io, const Log& log, const DaemonConfig& config,
                              LoadedModel& model, PeerMesh* mesh, transport::ListenSocket parts,
                              trace::Recorder& recorder, std::optional<transport::ClusterKey> key)
-    : io_(io), log_(log), config_(config), loaded_(model), key_(std::move(key)), timer_(io) {
+    : io_(io),
+      log_(log),
+      config_(config),
+      loaded_(model),
+      key_(std::move(key)),
+      timer_(io),
+      redial_timer_(io) {
   rank_count_ = mesh == nullptr ? 1 : static_cast<uint32_t>(mesh->size());
   ranks_.resize(rank_count_);
   ranks_[0].join = MemberJoin{0, rank_count_, loaded_.limits, parts.address.text()};
@@ -72,7 +79,7 @@ Result<void> GroupHeadNode::listen() {
     return {};
   };
   o.accepted = [this](transport::Connection c) { accept_rank(std::move(c)); };
-  o.rejected = [this](const Error& e) { log_.warn("rank refused: {}", e.text()); };
+  o.rejected = [this](const Error& e) { warn_refused(log_, refusals_, io_.now(), "rank", e); };
   listener_ = std::make_unique<transport::Listener>(io_, std::move(port), std::move(o));
   return {};
 }
@@ -178,6 +185,14 @@ void GroupHeadNode::form() {
 
 // ---- the prefill head ----
 
+void GroupHeadNode::dial_later() {
+  dial_waits_ = true;
+  redial_timer_.after(std::exchange(pause_, 0), [this] {
+    dial_waits_ = false;
+    if (head_->joined() && !to_head_ && !dialer_) dial();
+  });
+}
+
 void GroupHeadNode::dial() {
   auto address = transport::Address::parse(config_.decode);
   if (!address) return fatal_(address.error());
@@ -187,6 +202,11 @@ void GroupHeadNode::dial() {
   o.terms.peer_role = transport::Role::stage;
   o.terms.peer_index = 0;
   o.terms.key = key_;
+  o.retry_refused = true;  // by a head that was started wrongly, perhaps, and will be again
+  o.failed_attempt = [this](const Error& e) {
+    if (redial_.is_news(e.text()))
+      log_.warn("waiting for the prefill head at {}: {}", config_.decode, e.text());
+  };
   o.done = [this](Result<transport::Connection> c) {
     if (!c) return fatal_(c.error());
     head_connected(std::move(*c));
@@ -196,6 +216,7 @@ void GroupHeadNode::dial() {
 
 void GroupHeadNode::head_connected(transport::Connection connection) {
   log_.info("connected to the prefill head at {}", connection.remote);
+  redial_.connected(io_.now());
   ControlHandlers handlers;
   handlers.engine = [this](ByteSpan payload) -> Result<void> {
     KERN_TRY(command, engine::decode_group_command(payload, {}));
@@ -216,6 +237,7 @@ void GroupHeadNode::head_connected(transport::Connection connection) {
 void GroupHeadNode::head_closed(const Error& why) {
   log_.warn("the prefill head is lost: {}", why.text());
   to_head_.reset();
+  pause_ = redial_.pause(io_.now());
   if (config_.exit_with_head) return fatal_({Kind::peer, "the prefill head is lost", {}});
   head_->on_head_lost(io_.now());
   pump();
@@ -248,7 +270,7 @@ void GroupHeadNode::pump() {
   while (pump_once()) {
   }
   pumping_ = false;
-  if (head_->joined() && !to_head_ && !dialer_) dial();
+  if (head_->joined() && !to_head_ && !dialer_ && !dial_waits_) dial_later();
   // Not destroyed here: this may run inside the dialer's own callback.
   if (dialer_ && (to_head_ || !head_->joined()))
     io_.post([done = std::shared_ptr<transport::Dialer>(std::move(dialer_))] {});

@@ -45,6 +45,7 @@ class GroupHeadNode {
   void form();
   void pump();
   bool pump_once();
+  void dial_later();
   void dial();
   void head_connected(transport::Connection connection);
   void head_closed(const Error& why);
@@ -63,6 +64,11 @@ class GroupHeadNode {
   std::unique_ptr<transport::Dialer> dialer_;
   std::unique_ptr<transport::Channel> to_head_;
   transport::Timer timer_;
+  Redial redial_;
+  TimeNs pause_ = 0;
+  transport::Timer redial_timer_;
+  bool dial_waits_ = false;
+  Throttle refusals_;
   bool pumping_ = false;
   std::function<void(const Error&)> fatal_;
 };

@@ -3,7 +3,7 @@
 namespace kern::node {
 
 Member::Member(transport::IoContext& io, const Log& log, MemberOptions options)
-    : io_(io), log_(log), options_(std::move(options)), times_timer_(io) {}
+    : io_(io), log_(log), options_(std::move(options)), redial_timer_(io), times_timer_(io) {}
 
 void Member::dial() {
   transport::DialOptions o;
@@ -11,7 +11,10 @@ void Member::dial() {
   o.terms.peer_index = 0;
   // A head may still hold the connection of a life of this member that has just ended.
   o.retry_refused = true;
-  o.failed_attempt = [this](const Error& e) { log_.debug("dialing the head: {}", e.text()); };
+  o.failed_attempt = [this](const Error& e) {
+    if (redial_.is_news(e.text()))
+      log_.warn("waiting for the head at {}: {}", options_.head.text(), e.text());
+  };
   o.done = [this](Result<transport::Connection> c) {
     if (!c) return options_.fatal(c.error());
     connected_to(std::move(*c));
@@ -21,6 +24,7 @@ void Member::dial() {
 
 void Member::connected_to(transport::Connection connection) {
   log_.info("joined {}", connection.name());
+  redial_.connected(io_.now());
   ControlHandlers handlers;
   handlers.engine = options_.engine;
   handlers.join = [this](const JoinMessage& m) -> Result<void> {
@@ -36,12 +40,13 @@ void Member::connected_to(transport::Connection connection) {
 }
 
 void Member::lost(const Error& why) {
+  const TimeNs pause = redial_.pause(io_.now());
   log_.warn("the head is lost: {}", why.text());
   channel_.reset();
   times_timer_.cancel();
   options_.head_lost();
   if (options_.exit_with_head) return options_.fatal({Kind::peer, "the head is lost", {}});
-  dial();
+  redial_timer_.after(pause, [this] { dial(); });
 }
 
 void Member::rejoin(const std::string& why) {

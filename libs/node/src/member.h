@@ -48,6 +48,8 @@ class Member {
   MemberOptions options_;
   std::unique_ptr<transport::Dialer> dialer_;
   std::unique_ptr<transport::Channel> channel_;
+  Redial redial_;
+  transport::Timer redial_timer_;
   transport::Timer times_timer_;
 };
 

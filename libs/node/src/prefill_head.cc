@@ -91,7 +91,7 @@ Result<void> PrefillHeadNode::listen() {
     return {};
   };
   o.accepted = [this](transport::Connection c) { accept_stage(std::move(c)); };
-  o.rejected = [this](const Error& e) { log_.warn("stage refused: {}", e.text()); };
+  o.rejected = [this](const Error& e) { warn_refused(log_, refusals_, io_.now(), "stage", e); };
   stage_listener_ = std::make_unique<transport::Listener>(io_, std::move(port), std::move(o));
   if (config_.decode_listen.empty()) return {};
 
@@ -101,7 +101,9 @@ Result<void> PrefillHeadNode::listen() {
   g.terms = control_terms(transport::Role::rank, loaded_.model);
   g.terms.peer_index = 0;
   g.accepted = [this](transport::Connection c) { accept_group(std::move(c)); };
-  g.rejected = [this](const Error& e) { log_.warn("decode group refused: {}", e.text()); };
+  g.rejected = [this](const Error& e) {
+    warn_refused(log_, group_refusals_, io_.now(), "decode group", e);
+  };
   group_listener_ = std::make_unique<transport::Listener>(io_, std::move(group_port), std::move(g));
   if (stage_count_ == 1) form();
   return {};
@@ -317,6 +319,7 @@ void PrefillHeadNode::pump() {
   while (pump_once()) {
   }
   pumping_ = false;
+  model_.max_model_len = static_cast<int32_t>(head_->context_max());
   const TimeNs wake = head_->wake_at();
   if (wake == 0) return timer_.cancel();
   timer_.after(std::max<TimeNs>(wake - io_.now(), 0), [this] {

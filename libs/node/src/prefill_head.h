@@ -87,6 +87,7 @@ class PrefillHeadNode : public EngineBackend {
   std::unique_ptr<StageShell> local_;
   std::unique_ptr<transport::Listener> stage_listener_, group_listener_;
   transport::Timer timer_;
+  Throttle refusals_, group_refusals_;
   RequestPhases phases_;
   bool pumping_ = false;
   std::function<void(const Error&)> fatal_;

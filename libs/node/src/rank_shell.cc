@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "control.h"
 #include "kern/transport/mesh.h"
 
 namespace kern::node {
@@ -33,7 +34,9 @@ RankShell::RankShell(transport::IoContext& io, const Log& log, RuntimeExecutor& 
   transport::ListenerOptions o;
   o.terms = terms(transport::Purpose::parts);
   o.accepted = [this](transport::Connection c) { receiver_.add(std::move(c)); };
-  o.rejected = [this](const Error& e) { log_.warn("hand-off connection refused: {}", e.text()); };
+  o.rejected = [this](const Error& e) {
+    warn_refused(log_, refusals_, io_.now(), "hand-off connection", e);
+  };
   parts_listener_ = std::make_unique<transport::Listener>(io_, std::move(parts), std::move(o));
 }
 
@@ -76,15 +79,10 @@ transport::PartReceiverOptions RankShell::receiver_options() {
 
 RankShell::Expecting RankShell::expect(const transport::PartHead& head) {
   const engine::Generation generation(head.generation);
-  const auto tokens = expected_tokens_.find(generation);
-  if (tokens == expected_tokens_.end())
-    return transport::Refusal{"no such hand-off is expected here"};
-  const engine::PartHeader header{engine::RequestId(head.request),
-                                  generation,
-                                  head.state,
-                                  tokens->second,
-                                  head.bytes,
-                                  head.digest};
+  const auto tokens = follower_.tokens_expected(generation);
+  if (!tokens) return transport::Refusal{"no such hand-off is expected here"};
+  const engine::PartHeader header{
+      engine::RequestId(head.request), generation, head.state, *tokens, head.bytes, head.digest};
   const auto place = follower_.accept(header);
   if (!place) return transport::Refusal{place.error().text()};
   for (const engine::HandoffState& state : states_)
@@ -96,22 +94,16 @@ RankShell::Expecting RankShell::expect(const transport::PartHead& head) {
 
 void RankShell::part_done(const transport::PartHead& head, bool good) {
   const engine::Generation generation(head.generation);
-  const auto tokens = expected_tokens_.find(generation);
-  if (tokens == expected_tokens_.end()) return;
-  follower_.on_part({engine::RequestId(head.request), generation, head.state, tokens->second,
-                     head.bytes, head.digest},
-                    good);
+  const auto tokens = follower_.tokens_expected(generation);
+  if (!tokens) return;
+  follower_.on_part(
+      {engine::RequestId(head.request), generation, head.state, *tokens, head.bytes, head.digest},
+      good);
   act();
 }
 
 void RankShell::on_command(const engine::RankCommand& command) {
   if (const auto* reset = std::get_if<engine::ResetEpoch>(&command)) begin_epoch(reset->epoch);
-  if (const auto* expect = std::get_if<engine::ExpectParts>(&command))
-    expected_tokens_[expect->generation] = expect->tokens;
-  if (const auto* stop = std::get_if<engine::StopExpecting>(&command)) {
-    const auto it = expected_tokens_.find(stop->generation);
-    if (it != expected_tokens_.end()) expected_tokens_.erase(it);
-  }
   follower_.on_command(command);
   if (std::holds_alternative<engine::ResetEpoch>(command)) drop_broken_item();
   act();
@@ -121,7 +113,6 @@ void RankShell::on_head_lost() {
   if (options_.mesh != nullptr) options_.mesh->shutdown("rank 0 is lost");
   epoch_.reset();
   ready_.reset();
-  expected_tokens_.clear();
   broken_timer_.cancel();
   follower_.on_head_lost();
   drop_broken_item();
@@ -138,7 +129,6 @@ void RankShell::begin_epoch(engine::Epoch epoch) {
   epoch_ = epoch;
   ready_.reset();
   reported_ = false;
-  expected_tokens_.clear();
   joined_ = options_.mesh == nullptr;
   if (joined_) return;
   options_.mesh->shutdown("a new epoch begins");
@@ -184,6 +174,8 @@ void RankShell::report_if_ready() {
 
 void RankShell::act() {
   engine::RankFollower::Actions actions = follower_.take_actions();
+  for (const auto& [request, generation] : actions.revoked)
+    receiver_.revoke(request.value(), generation.value());
   for (const engine::RankReport& report : actions.reports) {
     if (const auto* ready = std::get_if<engine::EpochReady>(&report))
       ready_ = *ready;

@@ -15,6 +15,7 @@
 #include "kern/engine/follower.h"
 #include "kern/node/handoff.h"
 #include "kern/node/join.h"
+#include "kern/node/pace.h"
 #include "kern/node/peer_mesh.h"
 #include "kern/node/runtime_executor.h"
 #include "kern/trace/recorder.h"
@@ -80,13 +81,13 @@ class RankShell {
   engine::RankFollower follower_;
   DeviceTimes times_;
   SystemClock clock_;
-  std::map<engine::Generation, uint32_t> expected_tokens_;
   std::optional<engine::Epoch> epoch_;
   std::optional<transport::ListenSocket> mesh_port_;  ///< announced, not joined yet
   std::optional<engine::EpochReady> ready_;           ///< of the engine, waiting for the mesh
   std::optional<engine::ItemResult> pending_done_;    ///< of an item whose mesh broke
   bool joined_ = false, reported_ = false;
   transport::Timer broken_timer_;
+  Throttle refusals_;
   transport::PartReceiver receiver_;
   std::unique_ptr<transport::Listener> parts_listener_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

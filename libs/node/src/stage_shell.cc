@@ -1,5 +1,6 @@
 #include "stage_shell.h"
 
+#include "control.h"
 #include "kern/base/assert.h"
 #include "kern/transport/tcp.h"
 
@@ -62,6 +63,8 @@ void StageShell::on_head_lost() {
   ready_.reset();
   broken_timer_.cancel();
   follower_.on_head_lost();
+  groups_.clear();
+  forget_others();
   drop_broken_item();
   act();
 }
@@ -92,7 +95,7 @@ void StageShell::listen_for_link() {
   o.terms = terms(transport::Purpose::link);
   o.terms.peer_index = options_.stage - 1;
   o.accepted = [this](transport::Connection c) { link_soon(true, std::move(c)); };
-  o.rejected = [this](const Error& e) { log_.warn("data link refused: {}", e.text()); };
+  o.rejected = [this](const Error& e) { warn_refused(log_, refusals_, io_.now(), "data link", e); };
   listener_ = std::make_unique<transport::Listener>(io_, std::move(*port), std::move(o));
   options_.announce(address);
 }
@@ -155,6 +158,7 @@ void StageShell::act() {
     const bool more = !actions.send.empty();
     for (const engine::SendState& order : actions.send) send_parts(order);
     for (const engine::GroupId group : actions.groups_gone) groups_.erase(group);
+    if (!actions.groups_gone.empty()) forget_others();
     if (actions.run) start(std::move(*actions.run));
     if (!more) return;
   }
@@ -187,6 +191,15 @@ void StageShell::finished(const engine::Item& item, Result<engine::ItemResult> r
   }
   follower_.on_item_done(engine::ItemResult{item.id, {}});
   act();
+}
+
+/// Closes the hand-off connections to ranks of groups that are gone.
+void StageShell::forget_others() {
+  std::vector<transport::Address> kept;
+  for (const auto& [id, hello] : groups_)
+    for (const std::string& text : hello.addresses)
+      if (auto address = transport::Address::parse(text)) kept.push_back(std::move(*address));
+  sender_thread_.post([this, kept = std::move(kept)] { sender_->keep_only(kept); });
 }
 
 void StageShell::send_parts(const engine::SendState& order) {

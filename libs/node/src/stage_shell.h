@@ -15,6 +15,7 @@
 #include "kern/engine/follower.h"
 #include "kern/node/handoff.h"
 #include "kern/node/join.h"
+#include "kern/node/pace.h"
 #include "kern/transport/connect.h"
 #include "kern/transport/parts.h"
 #include "stage_device.h"
@@ -64,6 +65,7 @@ class StageShell {
   void start(engine::Item item);
   void finished(const engine::Item& item, Result<engine::ItemResult> result);
   void send_parts(const engine::SendState& order);
+  void forget_others();
   Result<void> send_all(const engine::SendState& order, const engine::GroupHello& group);
   transport::Terms terms(transport::Purpose purpose) const;
 
@@ -81,6 +83,7 @@ class StageShell {
   std::unique_ptr<transport::Dialer> dialer_;
   std::shared_ptr<transport::Link> in_, out_;
   transport::Timer broken_timer_;
+  Throttle refusals_;
   std::unique_ptr<transport::PartSender> sender_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   Worker device_thread_, sender_thread_;  // last: their jobs use the rest

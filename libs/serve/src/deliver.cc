@@ -16,15 +16,12 @@ int64_t characters(std::string_view text) {
                        [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; });
 }
 
-ApiError failure(const engine::FailedEvent& event, const ModelInfo& model) {
+ApiError failure(const engine::FailedEvent& event) {
   const std::string& said = event.message;
   switch (event.kind) {
     case engine::FailureKind::too_long:
-      return {.status = 400,
-              .message = fmt::format("this model's maximum context length is {} tokens: {}",
-                                     model.max_model_len, said),
-              .param = {},
-              .code = "context_length_exceeded"};
+      return {
+          .status = 400, .message = "the " + said, .param = {}, .code = "context_length_exceeded"};
     case engine::FailureKind::queue_full:
       return {429, said, "", "queue_full"};
     case engine::FailureKind::unavailable:
@@ -155,7 +152,7 @@ void Api::State::on_finished(Exchange& exchange, Choice& choice,
 
 void Api::State::on_failed(Exchange& exchange, Choice& choice, const engine::FailedEvent& event) {
   if (choice.stopping) return end_choice(exchange, choice, "stop");
-  fail_exchange(exchange, failure(event, backend.model()));
+  fail_exchange(exchange, failure(event));
 }
 
 void Api::State::end_choice(Exchange& exchange, Choice& choice, std::string reason) {

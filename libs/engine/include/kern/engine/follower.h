@@ -9,6 +9,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -68,8 +69,11 @@ class StageFollower {
 /// Runs items in order and keeps the ledger of parts that may land.
 class RankFollower {
  public:
+  /// `revoked`: hand-offs whose place may be given away from now on; a part of theirs that is still
+  /// coming in must not be written any more.
   struct Actions {
     std::optional<Item> run;
+    std::vector<std::pair<RequestId, Generation>> revoked;
     std::vector<RankReport> reports;
   };
   /// Where an accepted part goes.
@@ -89,6 +93,8 @@ class RankFollower {
   /// not here yet, its length is the prompt's. A refusal is kind peer. Ask again after a pause in
   /// between: the generation may have been stopped, and its place given away.
   Result<PartPlace> accept(const PartHeader& header) const;
+  /// The prompt's length in a hand-off that is expected.
+  std::optional<uint32_t> tokens_expected(Generation generation) const;
   /// The part's bytes are in place (`good`), or did not match their digest.
   void on_part(const PartHeader& header, bool good);
   Actions take_actions();
@@ -103,6 +109,7 @@ class RankFollower {
     size_t missing = 0;
   };
   void drop_all();
+  void stop_expecting(Generation generation);
   void advance();
 
   std::vector<std::string> states_;
