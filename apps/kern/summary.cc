@@ -16,14 +16,36 @@ using manifest::BufferKind;
 using manifest::State;
 using manifest::Verified;
 
+/// Of the page tables; a slot input indexes single tokens and says nothing about pages.
 int64_t page_tokens_of(const Verified& m) {
   for (const Buffer& buffer : m->buffers) {
-    if (!buffer.domain || buffer.fill) continue;
+    if (buffer.kind != BufferKind::input || buffer.fill || !buffer.domain) continue;
     const State* state = m.state(buffer.domain->index_into);
-    if (state != nullptr && state->size == State::Size::per_token)
+    if (state != nullptr && state->size == State::Size::per_token && buffer.shape.size() == 2)
       return buffer.domain->stride.value_or(1);
   }
   return 1;
+}
+
+bool has(const Verified& m, State::Size size) {
+  return std::any_of(m->states.begin(), m->states.end(),
+                     [size](const State& state) { return state.size == size; });
+}
+
+/// What the states hold at that capacity, of which only the kinds that exist are named. Pages and
+/// slots are a rank's own, whatever the group.
+std::string capacity_text(const Verified& m, const Capacity& capacity, const Memory& memory) {
+  std::string out;
+  if (has(m, State::Size::per_token)) {
+    const int64_t page_tokens = page_tokens_of(m);
+    out = page_tokens > 1 ? fmt::format("{} pages of {} tokens", capacity.pages, page_tokens)
+                          : fmt::format("{} tokens", capacity.pages);
+  }
+  if (has(m, State::Size::per_seq))
+    out += fmt::format("{}{} slots", out.empty() ? "" : " and ", capacity.slots);
+  if (memory.states == 0) return {};
+  if (!out.empty()) out = fmt::format(" with {}", out);
+  return fmt::format("states a rank{}: {}\n", out, human_bytes(memory.states));
 }
 
 int64_t launches_of(const Verified& m, const manifest::Program& program) {
@@ -135,8 +157,7 @@ std::string summary_of(const Verified& m, const Capacity& capacity) {
     out += fmt::format(", sources while loading {}", human_bytes(memory.sources));
   out += fmt::format(", carries {}, a step at most {}, scratch {}\n", human_bytes(memory.carries),
                      human_bytes(memory.step), human_bytes(memory.scratch));
-  out += fmt::format("states at {} pages of {} tokens and {} slots: {}\n", capacity.pages,
-                     page_tokens_of(m), capacity.slots, human_bytes(memory.states));
+  out += capacity_text(m, capacity, memory);
   const auto protocol = manifest::Protocol::check(m);
   if (protocol) return out + "serves: every input can be filled\n";
   out += "does not serve:\n";

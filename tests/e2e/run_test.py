@@ -86,6 +86,19 @@ class RunTest(unittest.TestCase):
         for part, whole in (("h1", "h1.whole"), ("kda", "kda.whole"), ("last", "whole")):
             self.assertTrue(np.array_equal(np.load(path(part)), np.load(path(whole))), part)
 
+    def test_a_cut_is_checked_whatever_order_its_stages_are_named_in(self):
+        stages = [self.dir / "stages" / f"stage{i}.json" for i in (2, 0, 1)]
+        said = tool("kern", "verify", *stages).stdout
+        self.assertNotIn("the cut:", said)
+        said = tool("kern", "verify", *stages[:2], code=1).stdout
+        self.assertIn("the cut:\n/0/cut: is stage 0 of 3; expected stage 0 of 2", said)
+
+    def test_the_memory_line_names_only_what_a_rank_keeps(self):
+        line = lambda name: [l for l in tool("kern", "show", self.dir / name).stdout.splitlines()
+                             if l.startswith("states a rank")]
+        self.assertIn("with 1024 pages of 64 tokens and 65 slots:", line("two.json")[0])
+        self.assertIn("with 65 slots:", line("stages/stage1.json")[0])
+
     def test_mistakes_get_a_sentence(self):
         said = lambda manifest, *args, **kw: self.run_kern(manifest, *args, code=2, **kw).stderr
         self.assertIn("the manifest has no program that decodes", said("whole.json", "--via", "decode"))
