@@ -274,3 +274,41 @@ TEST_CASE("the last handle to go frees a shared checkpoint", "[pool][checkpoint]
   two.reset();
   CHECK(pool.occupancy() == Occupancy{9, 0, 0, 3, 0, 0});
 }
+
+TEST_CASE("a fork shares whole pages and copies the one its prefix ends inside, and the slot",
+          "[pool][fork]") {
+  Pool pool(kSmall);
+  Lease lease = granted(pool.lease(12));
+  const Restored fork = granted(pool.fork(lease, 6, 12));
+  CHECK(numbers(lease.pages()) == Pages{1, 2, 3});
+  CHECK(numbers(fork.lease.pages()) == Pages{1, 4, 5});
+  CHECK(fork.copies == Copies{PageCopy{lease.pages()[1], fork.lease.pages()[1]},
+                              SlotCopy{lease.slot(), fork.lease.slot()}});
+  CHECK(lease.writable_from() == 4);
+  CHECK(fork.lease.writable_from() == 4);
+  CHECK(pool.occupancy() == Occupancy{4, 4, 1, 1, 2, 0});
+}
+
+TEST_CASE("forks of one prompt outlive the lease they came from", "[pool][fork]") {
+  Pool pool(kSmall);
+  std::optional<Lease> lease = granted(pool.lease(8));
+  std::optional<Restored> one = granted(pool.fork(*lease, 8, 12));
+  std::optional<Restored> two = granted(pool.fork(*lease, 8, 12));
+  CHECK_FALSE(one->copies.page);
+  lease.reset();
+  CHECK(numbers(one->lease.pages()) == Pages{1, 2, 3});
+  CHECK(numbers(two->lease.pages()) == Pages{1, 2, 4});
+  one.reset();
+  two.reset();
+  CHECK(pool.occupancy() == Occupancy{9, 0, 0, 3, 0, 0});
+}
+
+TEST_CASE("a fork denied leaves the lease as writable as before", "[pool][fork]") {
+  Pool pool(kSmall);
+  Lease lease = granted(pool.lease(20));
+  CHECK(pool.fork(lease, 8, 28).denied() == Denied{Reason::exceeds_pool, {1, 0}});
+  const Lease other = granted(pool.lease(8));
+  CHECK(pool.fork(lease, 8, 24).denied() == Denied{Reason::busy, {2, 0}});
+  CHECK(pool.fork(lease, 8, 36).denied() == Denied{Reason::exceeds_row, {1, 0}});
+  CHECK(lease.writable_from() == 0);
+}

@@ -64,10 +64,10 @@ World::World(const Geometry& geometry, Chooser& choose)
 
 bool World::step() {
   static constexpr bool (World::*kSteps[kOperations])() = {
-      &World::lease,        &World::write,   &World::checkpoint, &World::checkpoint_ahead,
-      &World::retire,       &World::restore, &World::drop_lease, &World::drop_checkpoint,
-      &World::share,        &World::insert,  &World::lookup,     &World::evict_one,
-      &World::evict_missing};
+      &World::lease,         &World::write,   &World::checkpoint, &World::checkpoint_ahead,
+      &World::retire,        &World::restore, &World::drop_lease, &World::drop_checkpoint,
+      &World::share,         &World::insert,  &World::lookup,     &World::evict_one,
+      &World::evict_missing, &World::fork};
   const uint32_t which = choose_.below(kOperations);
   const bool did = (this->*kSteps[which])();
   if (did) ++done_[which];
@@ -209,6 +209,37 @@ bool World::restore() {
   note("restore " + std::to_string(len) + ": " + show(numbers(outcome->lease.pages())) +
        show(outcome->copies));
   writers_.push_back({std::move(outcome->lease), prefix(reader.text, len)});
+  return true;
+}
+
+bool World::fork() {
+  if (writers_.empty()) return false;
+  Writer& writer = writers_[choose_.below(static_cast<uint32_t>(writers_.size()))];
+  const uint32_t written = writer.text.len();
+  if (written == 0) return false;
+  const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
+  const uint32_t tokens = len + choose_.below(2 * geometry_.page_tokens);
+  const uint32_t table = static_cast<uint32_t>(writer.lease.pages().size());
+  const uint32_t shared = len / geometry_.page_tokens;
+  const uint32_t frozen = writer.lease.writable_from();
+  const Amount need{pages_for(tokens) - shared, geometry_.recurrent ? 1u : 0u};
+  const auto expected = denied(pages_for(tokens), {table, need.slots}, need);
+  auto outcome = pool_.fork(writer.lease, len, tokens);
+  if (!outcome) {
+    require_denied(outcome.denied(), expected);
+    require(writer.lease.writable_from() == frozen, "a fork denied freezes nothing");
+    note("fork " + std::to_string(len) + ": " + show(outcome.denied()));
+    return true;
+  }
+  require(!expected, "a fork that does not fit is granted");
+  const uint32_t begin = shared * geometry_.page_tokens;
+  require(writer.lease.writable_from() == std::max(frozen, begin), "a fork freezes what it shares");
+  require(outcome->lease.writable_from() == begin, "a fork writes behind what it shares");
+  require(outcome->copies.page.has_value() == (len > begin), "only a page cut open is copied");
+  execute(outcome->copies);
+  note("fork " + std::to_string(len) + ": " + show(numbers(outcome->lease.pages())) +
+       show(outcome->copies));
+  writers_.push_back({std::move(outcome->lease), prefix(writer.text, len)});
   return true;
 }
 

@@ -33,7 +33,7 @@ class World {
   const std::string& trace() const { return trace_; }
   // How many operations of each kind were granted.
   const std::vector<uint32_t>& done() const { return done_; }
-  static constexpr uint32_t kOperations = 13;
+  static constexpr uint32_t kOperations = 14;
 
  private:
   using Stamps = std::vector<uint64_t>;
@@ -72,6 +72,7 @@ class World {
   bool checkpoint_ahead();
   bool retire();
   bool restore();
+  bool fork();
   bool drop_lease();
   bool drop_checkpoint();
   bool share();

@@ -40,6 +40,10 @@ Outcome<Restored> Pool::restore(const Checkpoint& checkpoint, uint32_t len, uint
   return store_->restore(checkpoint, len, tokens);
 }
 
+Outcome<Restored> Pool::fork(Lease& lease, uint32_t len, uint32_t tokens) {
+  return store_->fork(lease, len, tokens);
+}
+
 const Geometry& Pool::geometry() const {
   return store_->geometry();
 }

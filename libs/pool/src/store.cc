@@ -240,28 +240,54 @@ Outcome<Restored> Store::restore(const Checkpoint& checkpoint, uint32_t len, uin
   const Amount need{total - shared, geometry_.recurrent ? 1u : 0u};
   if (auto denied = refuse(total, {held, need.slots}, need)) return *denied;
 
+  PageId tail = ancestor(checkpoint.tail_, held - touched);
+  Copies copies;
+  if (touched > shared) {
+    copies.page = PageCopy{tail, PageId()};
+    tail = node(tail).parent;
+  }
+  if (geometry_.recurrent) copies.slot = SlotCopy{checkpoint.slot_, SlotId()};
+  Lease lease = lease_behind(tail, shared, total, copies);
+  return Restored{std::move(lease), copies};
+}
+
+Outcome<Restored> Store::fork(Lease& lease, uint32_t len, uint32_t tokens) {
+  KERN_POOL_ASSERT(lease.store_ == this, "a lease is used with its own pool");
+  KERN_POOL_ASSERT(len > 0 && len <= tokens, "a fork reaches at least its prefix");
+  Record& forked = records_[lease.record_];
+  const uint32_t held = static_cast<uint32_t>(forked.table.size());
+  const uint32_t shared = len / geometry_.page_tokens;
+  const uint32_t total = pages_for(tokens);
+  KERN_POOL_ASSERT(pages_for(len) <= held, "a fork begins within its lease");
+  const Amount need{total - shared, geometry_.recurrent ? 1u : 0u};
+  if (auto denied = refuse(total, {held, need.slots}, need)) return *denied;
+
+  freeze(forked, shared);
+  Copies copies;
+  if (pages_for(len) > shared) copies.page = PageCopy{forked.table[shared], PageId()};
+  if (geometry_.recurrent) copies.slot = SlotCopy{forked.slot, SlotId()};
+  const PageId tail = shared > 0 ? forked.table[shared - 1] : PageId();
+  Lease made = lease_behind(tail, shared, total, copies);
+  return Restored{std::move(made), copies};
+}
+
+Lease Store::lease_behind(PageId tail, uint32_t shared, uint32_t total, Copies& copies) {
   uint32_t index = 0;
   Record& record = open_record(index);
   record.table.resize(total);
-  PageId page = ancestor(checkpoint.tail_, held - touched);
-  Copies copies;
-  if (touched > shared) {
-    copies.page = PageCopy{page, PageId()};
-    page = node(page).parent;
-  }
-  retain(page);
-  for (uint32_t i = shared; i > 0; --i, page = node(page).parent) record.table[i - 1] = page;
-  KERN_POOL_ASSERT(page.null(), "a checkpoint's chain is as long as its pages");
+  retain(tail);
+  for (uint32_t i = shared; i > 0; --i, tail = node(tail).parent) record.table[i - 1] = tail;
+  KERN_POOL_ASSERT(tail.null(), "a chain is as long as its pages");
   for (uint32_t i = shared; i < total; ++i) record.table[i] = take_page();
   record.frozen = shared;
-  occupancy_.pages_leased += need.pages;
+  occupancy_.pages_leased += total - shared;
   if (copies.page) copies.page->to = record.table[shared];
   if (geometry_.recurrent) {
     record.slot = take_slot();
     ++occupancy_.slots_leased;
-    copies.slot = SlotCopy{checkpoint.slot_, record.slot};
+    copies.slot->to = record.slot;
   }
-  return Restored{Lease(this, index), copies};
+  return Lease(this, index);
 }
 
 Checkpoint Store::share(const Checkpoint& from, uint32_t len) {

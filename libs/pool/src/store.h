@@ -35,6 +35,7 @@ class Store {
   Outcome<Frozen> checkpoint(Lease& lease, uint32_t len);
   Checkpoint retire(Lease lease, uint32_t len);
   Outcome<Restored> restore(const Checkpoint& checkpoint, uint32_t len, uint32_t tokens);
+  Outcome<Restored> fork(Lease& lease, uint32_t len, uint32_t tokens);
   // A handle on the first `len` positions of `from`, where `from.usable_at(len)`.
   Checkpoint share(const Checkpoint& from, uint32_t len);
 
@@ -73,6 +74,9 @@ class Store {
   Record& open_record(uint32_t& index);
   void close_record(uint32_t index);
   void freeze(Record& record, uint32_t pages);
+  // A lease of `total` pages, the first `shared` of them those that end with the node `tail`. The
+  // copies tell where from; they learn where to. Room was checked.
+  Lease lease_behind(PageId tail, uint32_t shared, uint32_t total, Copies& copies);
   Node& node(PageId page) { return nodes_[page.value()]; }
   const Node& node(PageId page) const { return nodes_[page.value()]; }
 

@@ -48,7 +48,7 @@ struct Frozen {
   Copies copies;
 };
 
-/// What `restore` grants. The copies are checkpoint -> lease.
+/// What `restore` and `fork` grant. The copies are checkpoint, or lease forked -> lease.
 struct Restored {
   Lease lease;
   Copies copies;
@@ -83,6 +83,14 @@ class Pool {
   /// `usable_at(len)`; len <= tokens. The checkpoint stays; hold it until the copies are executed.
   /// exceeds_pool: does not fit beside this checkpoint, though a lease from nothing might.
   Outcome<Restored> restore(const Checkpoint& checkpoint, uint32_t len, uint32_t tokens);
+
+  /// A second lease, of `tokens` positions, that begins with the first `len` of a live one, as for
+  /// several samples of one prompt; 1 <= len <= capacity, len <= tokens. Whole pages are shared in
+  /// place from now on and no longer written by either; a page that the prefix ends inside is
+  /// copied to the new lease, and so is the recurrent state, which must be the one after `len`.
+  /// Execute the copies before the forked lease is advanced. exceeds_pool: does not fit beside the
+  /// lease forked, though a lease from nothing might.
+  Outcome<Restored> fork(Lease& lease, uint32_t len, uint32_t tokens);
 
   const Geometry& geometry() const;
   const Occupancy& occupancy() const;
