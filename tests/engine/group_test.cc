@@ -134,7 +134,7 @@ TEST_CASE("memory comes back once every rank has run the last step that names it
   one.say(0, ItemDone{1, result_of(item)});
   CHECK(one.group->take_output().head.empty());
   CHECK(!one.group->idle());
-  one.say(1, ItemDone{1, {.id = item.id}});
+  one.say(1, ItemDone{1, result_of(item)});
   CHECK(count<Released>(one.group->take_output().head) == 1);
   CHECK(one.group->idle());
   CHECK(one.group->counters().pages_used == 0);
@@ -222,4 +222,34 @@ TEST_CASE("a rank that answers another step than it was given is dropped", "[eng
   const auto output = one.group->take_output();
   CHECK(output.dropped_ranks == std::vector<int32_t>{1});
   CHECK(output.drop_head);
+}
+
+TEST_CASE("ranks that choose different tokens end the epoch", "[engine][group]") {
+  for (const uint32_t first : {0U, 1U}) {
+    Fixture one;
+    const Item step = one.running(kG);
+    const auto result = [&](Token token) {
+      return ItemDone{1, {step.id, {{.request = RequestId{kG.value()}, .token = token}}}};
+    };
+    one.say(first, result(7));
+    CHECK(one.group->counters().disagreements == 0);
+    (void)one.group->take_output();
+    one.say(1 - first, result(8));
+    CHECK(one.group->counters().disagreements == 1);
+    const auto output = one.group->take_output();
+    CHECK(output.dropped_ranks == std::vector<int32_t>{static_cast<int32_t>(1 - first)});
+    CHECK(output.drop_head);
+  }
+}
+
+TEST_CASE("what agreed is forgotten once every rank has run it", "[engine][group]") {
+  Fixture one;
+  Item step = one.running(kG);
+  for (Token token = 10; token < 15; ++token) {
+    for (uint32_t rank = 0; rank < 2; ++rank)
+      one.say(rank, ItemDone{1, {step.id, {{.request = RequestId{kG.value()}, .token = token}}}});
+    const auto output = one.group->take_output();
+    CHECK(output.dropped_ranks.empty());
+    step = std::get<RunItem>(output.ranks.at(0).command).item;
+  }
 }

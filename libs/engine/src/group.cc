@@ -54,6 +54,8 @@ struct DecodeGroupHead::Impl {
   std::map<RequestId, Generation> running;  ///< which generation a running request is
   std::vector<bool> up, at_rest;
   std::vector<uint64_t> done;  ///< the last item each rank has run
+  /// What the first rank to run an item chose, until every rank has run it.
+  std::map<uint64_t, std::vector<Token>> chosen;
   Epoch epoch = 0;
   bool rest = false;       ///< every rank is there and at rest in this epoch
   bool connected = false;  ///< to a prefill head
@@ -73,6 +75,7 @@ struct DecodeGroupHead::Impl {
   void free_ended();
   void rank_expects(int32_t rank, const RankExpecting& report);
   void rank_landed(int32_t rank, const RankLanded& report);
+  bool agrees(const ItemResult& result);
   void item_done(int32_t rank, const ItemDone& report);
   void broke(int32_t rank);
   void plan();
@@ -126,6 +129,7 @@ void DecodeGroupHead::Impl::begin_epoch() {
   rest = false;
   at_rest.assign(at_rest.size(), false);
   done.assign(done.size(), next_item - 1);
+  chosen.clear();
   KERN_ASSERT(sequences.empty() && decode.running() == 0);
   to_all_ranks(ResetEpoch{epoch});
 }
@@ -339,6 +343,18 @@ void DecodeGroupHead::Impl::free_ended() {
 
 // ---- steps ----
 
+/// Ranks compute the same step from the same logits, so another token means that one of them is
+/// wrong, and nobody knows which.
+bool DecodeGroupHead::Impl::agrees(const ItemResult& result) {
+  std::vector<Token> tokens;
+  for (const Emitted& one : result.emitted) tokens.push_back(one.failed ? -1 : one.token);
+  const auto [first, fresh] = chosen.try_emplace(result.id, tokens);
+  const bool same = fresh || first->second == tokens;
+  const uint64_t slowest = *std::min_element(done.begin(), done.end());
+  chosen.erase(chosen.begin(), chosen.upper_bound(slowest));
+  return same;
+}
+
 void DecodeGroupHead::Impl::item_done(int32_t rank, const ItemDone& report) {
   const auto at = static_cast<size_t>(rank);
   if (report.epoch != epoch) {
@@ -347,6 +363,10 @@ void DecodeGroupHead::Impl::item_done(int32_t rank, const ItemDone& report) {
   }
   if (report.result.id != done[at] + 1 || report.result.id >= next_item) return broke(rank);
   done[at] = report.result.id;
+  if (!agrees(report.result)) {
+    ++counters.disagreements;
+    return broke(rank);
+  }
   if (rank != 0) return;
   auto outcomes = decode.on_result(report.result);
   if (!outcomes) return broke(rank);

@@ -158,55 +158,81 @@ Result<int> prefill_head(Daemon& daemon, const DaemonConfig& config, LoadedModel
   return code;
 }
 
-Result<int> prefill_member(Daemon& daemon, const DaemonConfig& config, LoadedModel& model,
-                           std::optional<transport::ClusterKey> key) {
-  const manifest::Cut& cut = *(*model.manifest)->cut;
-  const auto stage = static_cast<uint32_t>(cut.stage);
+/// What a member's options have in common, whatever it is a member of.
+Result<MemberOptions> member_options(Daemon& daemon, const DaemonConfig& config,
+                                     transport::Identity self, MemberJoin join,
+                                     const std::optional<transport::ClusterKey>& key) {
   MemberOptions m;
   KERN_TRY(head, transport::Address::parse(config.head));
   m.head = head;
-  m.terms.self.role = transport::Role::stage;
-  m.terms.self.index = stage;
-  m.terms.self.plan = model.pipeline;
-  m.terms.peer_role = transport::Role::stage;
+  m.terms.peer_role = self.role;
+  m.terms.self = std::move(self);
   m.terms.key = key;
-  m.join = {stage, static_cast<uint32_t>(cut.stages), model.limits, ""};
+  m.join = std::move(join);
   m.peer_timeout = config.peer_timeout_s * kSecondNs;
   m.exit_with_head = config.exit_with_head;
   m.fatal = daemon.on_fatal();
+  return m;
+}
 
+/// A shell that follows commands, behind a control channel to its head, until told to stop.
+/// `Shell` is StageShell or RankShell; `make` builds it once the member's callbacks stand.
+template <class Shell, class Decode, class Make>
+Result<int> run_member(Daemon& daemon, MemberOptions m, Decode decode,
+                       void (Shell::*on_peers)(const EpochPeers&), Make make) {
   std::unique_ptr<Member> member;
-  std::unique_ptr<StageShell> shell;
+  std::unique_ptr<Shell> shell;
   m.engine = [&](ByteSpan payload) -> Result<void> {
-    KERN_TRY(command, engine::decode_stage_command(payload, {}));
+    KERN_TRY(command, decode(payload, engine::WireLimits{}));
     shell->on_command(command);
     return {};
   };
-  m.peers = [&](const EpochPeers& peers) { shell->on_next(peers); };
+  m.peers = [&](const EpochPeers& peers) { ((*shell).*on_peers)(peers); };
   m.head_lost = [&] { shell->on_head_lost(); };
-
-  StageShellOptions o;
-  o.stage = stage;
-  o.stages = static_cast<uint32_t>(cut.stages);
-  o.manifest = model.manifest.get();
-  o.runtime = model.runtime.get();
-  o.key = key;
-  o.pipeline = model.pipeline;
-  o.model = model.model;
-  o.advertise = config.advertise;
-  o.page_tokens = model.page_tokens;
-  o.report = [&](const engine::StageReport& r) { member->report(engine::encode(r)); };
-  o.announce = [&](const EpochAddress& a) { member->announce(a); };
-  o.broken = [&](const std::string& why) { member->rejoin(why); };
-  o.device_lost = daemon.on_fatal();
-  shell = std::make_unique<StageShell>(daemon.io(), daemon.log(), *model.executor,
-                                       daemon.recorder(), std::move(o));
+  shell = make(member);
   m.times = &shell->times();
   member = std::make_unique<Member>(daemon.io(), daemon.log(), std::move(m));
   IdleStop stop(daemon.io(), [&] { return !member->connected() || shell->idle(); });
   KERN_TRY_VOID(daemon.stop_on_signals([&](std::function<void()> done) { stop.start(done); }));
   member->dial();
   return daemon.run();
+}
+
+/// The callbacks of a shell whose head is behind a member.
+template <class Options>
+void report_through(Options& options, std::unique_ptr<Member>& member, Daemon& daemon) {
+  options.report = [&](const auto& report) { member->report(engine::encode(report)); };
+  options.announce = [&](const EpochAddress& address) { member->announce(address); };
+  options.broken = [&](const std::string& why) { member->rejoin(why); };
+  options.device_lost = daemon.on_fatal();
+}
+
+Result<int> prefill_member(Daemon& daemon, const DaemonConfig& config, LoadedModel& model,
+                           std::optional<transport::ClusterKey> key) {
+  const manifest::Cut& cut = *(*model.manifest)->cut;
+  const auto stage = static_cast<uint32_t>(cut.stage), count = static_cast<uint32_t>(cut.stages);
+  transport::Identity self;
+  self.role = transport::Role::stage;
+  self.index = stage;
+  self.plan = model.pipeline;
+  KERN_TRY(m, member_options(daemon, config, self, {stage, count, model.limits, ""}, key));
+  return run_member<StageShell>(daemon, std::move(m), engine::decode_stage_command,
+                                &StageShell::on_next, [&](std::unique_ptr<Member>& member) {
+                                  StageShellOptions o;
+                                  o.stage = stage;
+                                  o.stages = count;
+                                  o.manifest = model.manifest.get();
+                                  o.runtime = model.runtime.get();
+                                  o.key = key;
+                                  o.pipeline = model.pipeline;
+                                  o.model = model.model;
+                                  o.advertise = config.advertise;
+                                  o.page_tokens = model.page_tokens;
+                                  report_through(o, member, daemon);
+                                  return std::make_unique<StageShell>(
+                                      daemon.io(), daemon.log(), *model.executor, daemon.recorder(),
+                                      std::move(o));
+                                });
 }
 
 Result<int> decode_head(Daemon& daemon, const DaemonConfig& config, LoadedModel& model,
@@ -225,54 +251,32 @@ Result<int> decode_member(Daemon& daemon, const DaemonConfig& config, LoadedMode
                           PeerMesh* mesh, transport::ListenSocket parts,
                           std::optional<transport::ClusterKey> key) {
   const auto rank = static_cast<uint32_t>(config.rank);
-  const auto ranks = static_cast<uint32_t>(mesh->size());
-  MemberOptions m;
-  KERN_TRY(head, transport::Address::parse(config.head));
-  m.head = head;
-  m.terms.self.role = transport::Role::rank;
-  m.terms.self.index = rank;
-  m.terms.self.plan = model.manifest_digest;
-  m.terms.peer_role = transport::Role::rank;
-  m.terms.key = key;
-  m.join = {rank, ranks, model.limits, parts.address.text()};
-  m.peer_timeout = config.peer_timeout_s * kSecondNs;
-  m.exit_with_head = config.exit_with_head;
-  m.fatal = daemon.on_fatal();
-
-  std::unique_ptr<Member> member;
-  std::unique_ptr<RankShell> shell;
-  m.engine = [&](ByteSpan payload) -> Result<void> {
-    KERN_TRY(command, engine::decode_rank_command(payload, {}));
-    shell->on_command(command);
-    return {};
-  };
-  m.peers = [&](const EpochPeers& peers) { shell->on_peers(peers); };
-  m.head_lost = [&] { shell->on_head_lost(); };
-
-  RankShellOptions o;
-  o.rank = rank;
-  o.ranks = ranks;
-  o.manifest = model.manifest.get();
-  o.runtime = model.runtime.get();
-  o.mesh = mesh;
-  o.key = key;
-  o.group = model.manifest_digest;
-  o.model = model.model;
-  o.advertise = config.advertise;
-  o.page_tokens = model.page_tokens;
-  o.peer_timeout = config.peer_timeout_s * kSecondNs;
-  o.report = [&](const engine::RankReport& r) { member->report(engine::encode(r)); };
-  o.announce = [&](const EpochAddress& a) { member->announce(a); };
-  o.broken = [&](const std::string& why) { member->rejoin(why); };
-  o.device_lost = daemon.on_fatal();
-  shell = std::make_unique<RankShell>(daemon.io(), daemon.log(), *model.executor, daemon.recorder(),
-                                      std::move(parts), std::move(o));
-  m.times = &shell->times();
-  member = std::make_unique<Member>(daemon.io(), daemon.log(), std::move(m));
-  IdleStop stop(daemon.io(), [&] { return !member->connected() || shell->idle(); });
-  KERN_TRY_VOID(daemon.stop_on_signals([&](std::function<void()> done) { stop.start(done); }));
-  member->dial();
-  return daemon.run();
+  const auto count = static_cast<uint32_t>(mesh->size());
+  transport::Identity self;
+  self.role = transport::Role::rank;
+  self.index = rank;
+  self.plan = model.manifest_digest;
+  KERN_TRY(m, member_options(daemon, config, self,
+                             {rank, count, model.limits, parts.address.text()}, key));
+  return run_member<RankShell>(daemon, std::move(m), engine::decode_rank_command,
+                               &RankShell::on_peers, [&](std::unique_ptr<Member>& member) {
+                                 RankShellOptions o;
+                                 o.rank = rank;
+                                 o.ranks = count;
+                                 o.manifest = model.manifest.get();
+                                 o.runtime = model.runtime.get();
+                                 o.mesh = mesh;
+                                 o.key = key;
+                                 o.group = model.manifest_digest;
+                                 o.model = model.model;
+                                 o.advertise = config.advertise;
+                                 o.page_tokens = model.page_tokens;
+                                 o.peer_timeout = config.peer_timeout_s * kSecondNs;
+                                 report_through(o, member, daemon);
+                                 return std::make_unique<RankShell>(
+                                     daemon.io(), daemon.log(), *model.executor, daemon.recorder(),
+                                     std::move(parts), std::move(o));
+                               });
 }
 
 }  // namespace

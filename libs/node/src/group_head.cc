@@ -245,6 +245,20 @@ void GroupHeadNode::head_closed(const Error& why) {
 
 // ---- the engine ----
 
+/// A rank that broke the protocol: its link is closed, and it may join again.
+void GroupHeadNode::drop_rank(int32_t rank) {
+  log_.error("rank {} answered what it was not asked, or chose another token than the others",
+             rank);
+  if (rank != 0) {
+    if (ranks_[rank].channel) ranks_[rank].channel->close("rank 0 drops this rank");
+    return;
+  }
+  io_.post([this] {
+    head_->on_rank_up(0, io_.now());
+    pump();
+  });
+}
+
 bool GroupHeadNode::pump_once() {
   engine::GroupOutput out = head_->take_output();
   if (out.drop_head && to_head_) {
@@ -258,9 +272,10 @@ bool GroupHeadNode::pump_once() {
     else if (ranks_[to.rank].channel)
       send_engine(*ranks_[to.rank].channel, engine::encode(to.command));
   }
+  for (const int32_t rank : out.dropped_ranks) drop_rank(rank);
   for (const engine::GroupReport& report : out.head)
     if (to_head_) send_engine(*to_head_, engine::encode(report));
-  return !out.ranks.empty() || !out.head.empty() || out.drop_head;
+  return !out.ranks.empty() || !out.head.empty() || !out.dropped_ranks.empty() || out.drop_head;
 }
 
 /// Carries out what the engine decided. A call from inside itself is left to the outer loop.

@@ -46,6 +46,7 @@ class GroupHeadNode {
   void pump();
   bool pump_once();
   void dial_later();
+  void drop_rank(int32_t rank);
   void dial();
   void head_connected(transport::Connection connection);
   void head_closed(const Error& why);

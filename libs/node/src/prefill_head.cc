@@ -296,6 +296,19 @@ void PrefillHeadNode::send_group(engine::GroupId id, const engine::GroupCommand&
     if (group.id == id) return send_engine(*group.channel, engine::encode(command));
 }
 
+/// A stage that broke the protocol: its link is closed, and it may join again.
+void PrefillHeadNode::drop_stage(int32_t stage) {
+  log_.error("stage {} answered what it was not asked", stage);
+  if (stage != 0) {
+    if (stages_[stage].channel) stages_[stage].channel->close("the head drops this stage");
+    return;
+  }
+  io_.post([this] {
+    head_->on_stage_up(0, io_.now());
+    pump();
+  });
+}
+
 bool PrefillHeadNode::pump_once() {
   engine::HeadOutput out = head_->take_output();
   for (const engine::ToStage& to : out.stages) {
@@ -304,6 +317,7 @@ bool PrefillHeadNode::pump_once() {
   }
   for (const engine::ToGroup& to : out.groups) send_group(to.group, to.command);
   for (const engine::GroupId group : out.dropped_groups) drop_group(group);
+  for (const int32_t stage : out.dropped_stages) drop_stage(stage);
   const bool any = !out.stages.empty() || !out.groups.empty() || !out.events.empty();
   for (engine::RequestEvent& event : out.events) {
     phases_.told(event, io_.now());

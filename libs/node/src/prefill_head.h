@@ -72,6 +72,7 @@ class PrefillHeadNode : public EngineBackend {
   void send_stage(int32_t stage, const engine::StageCommand& command);
   void send_group(engine::GroupId group, const engine::GroupCommand& command);
   void drop_group(engine::GroupId group);
+  void drop_stage(int32_t stage);
 
   transport::IoContext& io_;
   const Log& log_;

@@ -40,6 +40,7 @@ struct GroupCounters {
   uint64_t grants = 0, refusals = 0, expired = 0, landing_failed = 0;
   uint64_t steps = 0, tokens = 0;
   uint64_t late_messages = 0;
+  uint64_t disagreements = 0;         ///< steps for which two ranks chose different tokens
   uint32_t granted = 0, running = 0;  ///< now
   uint32_t pages_used = 0, slots_used = 0;
 };
