@@ -164,3 +164,12 @@ TEST_CASE("a result out of turn is a peer error", "[engine][unified]") {
   REQUIRE(!refused);
   CHECK(refused.error().message == "item result: expected item 1, got 99");
 }
+
+TEST_CASE("progress is counted from the request that ended a rest", "[engine][unified]") {
+  auto one = head();
+  const TimeNs late = 5'000 * kSecondNs;
+  one.submit({.id = RequestId{1}, .prompt = prompt(10), .max_tokens = 2}, late);
+  CHECK(one.counters().last_progress == late);
+  one.submit({.id = RequestId{2}, .prompt = prompt(10), .max_tokens = 2}, late + kSecondNs);
+  CHECK(one.counters().last_progress == late);
+}

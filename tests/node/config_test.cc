@@ -46,6 +46,8 @@ TEST_CASE("an alias means the same flag", "[node][config]") {
 TEST_CASE("a value out of its range is refused with the range", "[node][config]") {
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--port", "70000"}) ==
         "`--port`: expected 0 to 65535, got 70000");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--chunk", "33"}) ==
+        "`--chunk`: expected 0 or at least 64, got 33");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--log-level", "loud"}) ==
         "log level `loud`: expected debug, info, warn, error or off");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--host-gib", "2"}) ==

@@ -62,6 +62,7 @@ TEST_CASE("a bad field is refused with its name, what was expected and what came
       {R"({"prompt": ["a", ""]})", "prompt", "at least one token"},
       {R"({"prompt": [1, "a"]})", "prompt", "must be a string"},
       {R"({"prompt": [1, 99999]})", "prompt", "token id 99999 is not within [0, 272)"},
+      {R"({"prompt": [1, 4294967297]})", "prompt", "a token id is not within [0, 272)"},
       {R"({"prompt": [-1]})", "prompt", "token id -1"},
       {R"({"prompt": "x", "n": 1, "n": 2})", "n", "`n` stands twice in the body"},
   };

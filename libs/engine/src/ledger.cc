@@ -8,6 +8,7 @@ namespace kern::engine {
 
 std::vector<Token> Ledger::open(Request request, TimeNs now) {
   const RequestId id = request.id;
+  if (entries_.empty()) counters.last_progress = now;  // nothing was to be done before
   if (request.deadline != 0) deadlines_.emplace(request.deadline, id);
   std::vector<Token> prompt = std::move(request.prompt);
   Entry entry{.request = std::move(request), .submitted = now};

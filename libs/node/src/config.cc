@@ -3,6 +3,8 @@
 #include <boost/program_options.hpp>
 #include <sstream>
 
+#include "kern/engine/prefill.h"
+
 namespace kern::node {
 namespace {
 
@@ -127,6 +129,9 @@ Result<void> check_ranges(const po::variables_map& map, const DaemonConfig& c) {
     if (const int64_t value = c.limits.*limit.field; value < limit.low || value > limit.high)
       return fail(Kind::caller, "`--{}`: expected {} to {}, got {}", limit.name, limit.low,
                   limit.high, value);
+  if (c.chunk > 0 && c.chunk < static_cast<int>(engine::kGridTokens))
+    return fail(Kind::caller, "`--chunk`: expected 0 or at least {}, got {}", engine::kGridTokens,
+                c.chunk);
   if (map["host-gib"].as<double>() != 0)
     return fail(Kind::caller,
                 "`--host-gib`: on device host the state memory is host memory already; expected 0");

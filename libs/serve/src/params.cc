@@ -129,6 +129,12 @@ GenerationParams read_shared(Fields& fields, const ApiOptions& options, const Mo
   return params;
 }
 
+/// Also of numbers that no token id is as large as.
+bool are_integers(const std::vector<Json>& items) {
+  return std::all_of(items.begin(), items.end(),
+                     [](const Json& item) { return item.is(JsonType::integer); });
+}
+
 int64_t logprobs_limit(const ApiOptions& options, const ModelInfo& model) {
   return std::min<int64_t>(options.limits.top_logprobs_max, model.top_logprobs_max);
 }
@@ -160,6 +166,10 @@ void read_prompts(Fields& fields, const Limits& limits, const ModelInfo& model,
 std::optional<Prompt> read_prompt(Fields& fields, const Json& value, const ModelInfo& model) {
   if (const auto text = value.string()) return Prompt(std::string(*text));
   const auto ids = value.integers();
+  if (!ids && value.is(JsonType::array) && are_integers(value.items())) {
+    fields.refuse("prompt", fmt::format("a token id is not within [0, {})", model.vocab));
+    return std::nullopt;
+  }
   if (!ids) {
     fields.refuse("prompt", fmt::format("`prompt` must be a string, a list of strings, a list of "
                                         "token ids or a list of such lists, got {}",

@@ -57,7 +57,8 @@ struct Counters {
   uint64_t epochs = 0;         ///< lives of the pipeline
   Histogram time_to_first_token, inter_token, end_to_end;
   // progress, for a health check
-  TimeNs last_progress = 0;  ///< when an item last came back, or a token
+  /// When an item or a token last came back, or a request came and found none open.
+  TimeNs last_progress = 0;
 };
 
 /// How one group stands, for a status page.
