@@ -54,6 +54,8 @@ uint64_t enumerate(const Geometry& geometry, uint32_t depth) {
 const Geometry kStateful{
     .page_tokens = 1, .pages = 3, .slots = 3, .recurrent = true, .row_pages_max = 2};
 const Geometry kStateless{.page_tokens = 2, .pages = 5, .recurrent = false, .row_pages_max = 2};
+// Room in the host tier for one page and one slot, or two pages.
+const Geometry kTiered{1, 3, 3, true, 2, 30, 10, 18};
 
 }  // namespace
 
@@ -62,6 +64,7 @@ TEST_CASE("every history of a few operations holds", "[pool][prop]") {
   const uint64_t stateless = enumerate(kStateless, 3);
   CHECK(stateful > 4000);
   CHECK(stateless > 4000);
+  CHECK(enumerate(kTiered, 4) > 4000);
 }
 
 TEST_CASE("every history of five operations holds", "[pool][prop][.]") {

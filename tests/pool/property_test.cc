@@ -28,12 +28,17 @@ class Xorshift final : public Chooser {
 };
 
 // Roomy and tight, with and without recurrent state, pages of one token and of several.
-const std::array<Geometry, 5> kGeometries{{
+const std::array<Geometry, 9> kGeometries{{
     {.page_tokens = 4, .pages = 24, .slots = 9, .recurrent = true, .row_pages_max = 8},
     {.page_tokens = 4, .pages = 24, .recurrent = false, .row_pages_max = 8},
     {.page_tokens = 3, .pages = 8, .slots = 4, .recurrent = true, .row_pages_max = 5},
     {.page_tokens = 3, .pages = 8, .recurrent = false, .row_pages_max = 9},
     {.page_tokens = 1, .pages = 16, .slots = 6, .recurrent = true, .row_pages_max = 6},
+    // with a host tier, roomy and tight; a slot as large as several pages, and smaller than one
+    {4, 24, 9, true, 8, 4000, 32, 80},
+    {4, 24, 0, false, 8, 1000, 32, 0},
+    {3, 8, 4, true, 5, 310, 24, 88},
+    {1, 16, 6, true, 6, 100, 16, 8},
 }};
 
 // The seed of KERN_SEED alone, or the first few.

@@ -59,16 +59,18 @@ World::World(const Geometry& geometry, Chooser& choose)
       pool_(geometry),
       page_cells_(geometry.pages, std::vector<uint64_t>(geometry.page_tokens)),
       slot_cells_(geometry.slots),
+      host_memory_(geometry.host_bytes),
       tree_(pool_),
       done_(kOperations) {}
 
 bool World::step() {
   static constexpr bool (World::*kSteps[kOperations])() = {
-      &World::lease,         &World::write,   &World::checkpoint, &World::checkpoint_ahead,
-      &World::retire,        &World::restore, &World::drop_lease, &World::drop_checkpoint,
-      &World::share,         &World::insert,  &World::lookup,     &World::evict_one,
-      &World::evict_missing, &World::fork};
-  const uint32_t which = choose_.below(kOperations);
+      &World::lease,         &World::write,      &World::checkpoint, &World::checkpoint_ahead,
+      &World::retire,        &World::restore,    &World::drop_lease, &World::drop_checkpoint,
+      &World::share,         &World::insert,     &World::lookup,     &World::evict_one,
+      &World::evict_missing, &World::fork,       &World::park,       &World::wake,
+      &World::share_parked,  &World::drop_parked};
+  const uint32_t which = choose_.below(geometry_.host_bytes > 0 ? kOperations : kResident);
   const bool did = (this->*kSteps[which])();
   if (did) ++done_[which];
   // What no handle names is worth nothing: a reader of it must notice.
@@ -77,6 +79,8 @@ bool World::step() {
     if (now.pages[page] == 0) std::fill(page_cells_[page].begin(), page_cells_[page].end(), 0);
   for (uint32_t slot = 0; slot < slot_cells_.size(); ++slot)
     if (now.slots[slot] == 0) slot_cells_[slot] = ~uint64_t{0};
+  forget_twins();
+  scramble_host();
   return did;
 }
 
@@ -353,6 +357,7 @@ void World::verify() const {
   }
   for (const Entry& entry : entries_) verify_text(entry.text, entry.pages, entry.slot, "entry");
   verify_occupancy();
+  verify_host();
 }
 
 void World::verify_text(const Text& text, const std::vector<uint32_t>& pages, uint32_t slot,
@@ -373,9 +378,11 @@ void World::verify_occupancy() const {
   const Amount free = free_now(now);
   const uint32_t slots = geometry_.recurrent ? geometry_.slots - 1 : 0;
   const uint32_t leased_slots = geometry_.recurrent ? static_cast<uint32_t>(writers_.size()) : 0;
+  const Occupancy host = pool_.occupancy();  // `verify_host` looks at these
   const Occupancy expected{
-      free.pages, now.writable, geometry_.pages - 1 - free.pages - now.writable,
-      free.slots, leased_slots, slots - free.slots - leased_slots};
+      free.pages,      now.writable,   geometry_.pages - 1 - free.pages - now.writable,
+      free.slots,      leased_slots,   slots - free.slots - leased_slots,
+      host.host_pages, host.host_slots};
   require(pool_.occupancy() == expected, "the occupancy is what the handles name");
   require(tree_.entries() == entries_.size(), "the tree holds what went in and did not go");
 }

@@ -5,6 +5,7 @@
 // its outcome and executes its plan; `verify` checks every view.
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,7 +34,8 @@ class World {
   const std::string& trace() const { return trace_; }
   // How many operations of each kind were granted.
   const std::vector<uint32_t>& done() const { return done_; }
-  static constexpr uint32_t kOperations = 14;
+  static constexpr uint32_t kOperations = 18;
+  static constexpr uint32_t kResident = 14;  // of them, those that need no host tier
 
  private:
   using Stamps = std::vector<uint64_t>;
@@ -61,6 +63,13 @@ class World {
     uint32_t slot = 0;
     uint64_t last_hit = 0;
   };
+  struct Sleeper {
+    kern::pool::Parked parked;
+    Text text;
+  };
+  struct HostNames {
+    std::map<uint32_t, uint32_t> pages, slots;  // how many handles name each
+  };
   struct Names {
     std::vector<uint32_t> pages, slots;  // how many handles name each
     uint32_t writable = 0;               // pages that a lease may still write
@@ -80,10 +89,23 @@ class World {
   bool lookup();
   bool evict_one();
   bool evict_missing();
+  bool park();
+  bool wake();
+  bool share_parked();
+  bool drop_parked();
 
   void append(Writer& writer, uint32_t count);
   void execute(const kern::pool::Copies& copies);
   Text prefix(const Text& text, uint32_t len) const;
+  // Which pages and slots hold the same bytes in both tiers follows from the plans alone.
+  void transfer(const kern::pool::Transfers& transfers, bool to_host);
+  void forget_twins();
+  HostNames host_names() const;
+  void scramble_host();
+  std::optional<kern::pool::Denied> host_denied(uint32_t len, kern::pool::Amount need) const;
+  uint64_t host_cell(uint64_t offset) const;
+  void verify_parked(const kern::pool::Parked& parked, const Text& text) const;
+  void verify_host() const;
   uint32_t pages_for(uint32_t tokens) const;
   Names names() const;
   kern::pool::Amount free_now(const Names& names) const;
@@ -111,8 +133,11 @@ class World {
   kern::pool::Pool pool_;
   std::vector<std::vector<uint64_t>> page_cells_;
   std::vector<uint64_t> slot_cells_;
+  std::vector<uint8_t> host_memory_;
+  std::map<uint32_t, uint32_t> page_twins_, slot_twins_;  // device to host
   std::vector<Writer> writers_;
   std::vector<Reader> readers_;
+  std::vector<Sleeper> sleepers_;
   std::vector<Entry> entries_;
   kern::pool::PrefixTree tree_;
   uint64_t stamps_ = 0;

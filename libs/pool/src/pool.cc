@@ -7,7 +7,7 @@
 namespace kern::pool {
 
 std::string refusal(const Geometry& geometry) {
-  const auto say = [](const char* what, const char* expected, uint32_t got) {
+  const auto say = [](const char* what, const char* expected, uint64_t got) {
     return std::string("geometry `") + what + "`: expected " + expected + ", got " +
            std::to_string(got);
   };
@@ -18,6 +18,15 @@ std::string refusal(const Geometry& geometry) {
   if (geometry.row_pages_max < 1) return say("row_pages_max", "at least 1", geometry.row_pages_max);
   if (uint64_t{geometry.row_pages_max} * geometry.page_tokens > UINT32_MAX)
     return say("row_pages_max", "fewer than 2^32 positions in a row", geometry.row_pages_max);
+  if (geometry.host_bytes == 0) return "";
+  const auto fits = [&](uint64_t bytes) {
+    return bytes > 0 && bytes <= UINT64_MAX / 2 / UINT32_MAX &&
+           geometry.host_bytes / bytes < UINT32_MAX;
+  };
+  const char* const size = "at least 1, and fewer than 2^32 of them in `host_bytes`";
+  if (!fits(geometry.page_bytes)) return say("page_bytes", size, geometry.page_bytes);
+  if (geometry.recurrent && !fits(geometry.slot_bytes))
+    return say("slot_bytes", size, geometry.slot_bytes);
   return "";
 }
 
@@ -42,6 +51,21 @@ Outcome<Restored> Pool::restore(const Checkpoint& checkpoint, uint32_t len, uint
 
 Outcome<Restored> Pool::fork(Lease& lease, uint32_t len, uint32_t tokens) {
   return store_->fork(lease, len, tokens);
+}
+
+Outcome<Slept> Pool::park(const Checkpoint& checkpoint) {
+  return store_->park(checkpoint);
+}
+
+Outcome<Woken> Pool::wake(const Parked& parked, uint32_t len) {
+  return store_->wake(parked, len);
+}
+
+uint64_t Pool::host_offset(HostPageId page) const {
+  return store_->host_offset(page);
+}
+uint64_t Pool::host_offset(HostSlotId slot) const {
+  return store_->host_offset(slot);
 }
 
 const Geometry& Pool::geometry() const {

@@ -5,7 +5,10 @@
 
 namespace kern::pool {
 
-Store::Store(const Geometry& geometry) : geometry_(geometry) {
+Store::Store(const Geometry& geometry)
+    : geometry_(geometry),
+      arena_(geometry.host_bytes, geometry.page_bytes,
+             geometry.recurrent ? geometry.slot_bytes : 0) {
   KERN_POOL_ASSERT(refusal(geometry).empty(), "a pool is laid over a geometry without a refusal");
   nodes_.resize(geometry.pages);
   free_pages_.reserve(geometry.pages - 1);
@@ -13,12 +16,14 @@ Store::Store(const Geometry& geometry) : geometry_(geometry) {
   occupancy_.pages_free = geometry.pages - 1;
   if (!geometry.recurrent) return;
   slot_refs_.resize(geometry.slots);
+  slot_twins_.resize(geometry.slots);
   free_slots_.reserve(geometry.slots - 1);
   for (uint32_t slot = geometry.slots - 1; slot >= 1; --slot) free_slots_.push_back(SlotId(slot));
   occupancy_.slots_free = geometry.slots - 1;
 }
 
 Store::~Store() {
+  KERN_POOL_ASSERT(arena_.live() == Amount{}, "handles go before their pool");
   KERN_POOL_ASSERT(free_pages_.size() == geometry_.pages - 1, "handles go before their pool");
   KERN_POOL_ASSERT(!geometry_.recurrent || free_slots_.size() == geometry_.slots - 1,
                    "handles go before their pool");
@@ -35,7 +40,7 @@ PageId Store::take_page() {
   const PageId page = free_pages_.back();
   free_pages_.pop_back();
   KERN_POOL_ASSERT(node(page).refs == 0, "a free page has no holder");
-  node(page) = Node{PageId(), 1};
+  node(page) = Node{PageId(), 1, HostPageId()};
   --occupancy_.pages_free;
   return page;
 }
@@ -53,6 +58,8 @@ SlotId Store::take_slot() {
 void Store::free_page(PageId page) {
   KERN_POOL_ASSERT(!page.null() && node(page).refs == 0, "only a page without a holder is freed");
   node(page).parent = PageId();
+  const HostPageId twin = std::exchange(node(page).twin, HostPageId());
+  if (!twin.null()) host_node(twin).twin = PageId();
   free_pages_.push_back(page);
   ++occupancy_.pages_free;
 }
@@ -62,6 +69,8 @@ void Store::release_slot(SlotId slot) {
   uint32_t& refs = slot_refs_[slot.value()];
   KERN_POOL_ASSERT(refs > 0, "a slot is released by a holder");
   if (--refs > 0) return;
+  const HostSlotId twin = std::exchange(slot_twins_[slot.value()], HostSlotId());
+  if (!twin.null()) host_slots_[twin.value()].twin = SlotId();
   free_slots_.push_back(slot);
   ++occupancy_.slots_free;
   --occupancy_.slots_frozen;

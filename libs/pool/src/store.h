@@ -12,9 +12,11 @@
 #include <span>
 #include <vector>
 
+#include "arena.h"
 #include "check.h"
 #include "kern/pool/checkpoint.h"
 #include "kern/pool/denied.h"
+#include "kern/pool/host_tier.h"
 #include "kern/pool/lease.h"
 #include "kern/pool/plan.h"
 #include "kern/pool/pool.h"
@@ -38,6 +40,9 @@ class Store {
   Outcome<Restored> fork(Lease& lease, uint32_t len, uint32_t tokens);
   // A handle on the first `len` positions of `from`, where `from.usable_at(len)`.
   Checkpoint share(const Checkpoint& from, uint32_t len);
+  Outcome<Slept> park(const Checkpoint& checkpoint);
+  Outcome<Woken> wake(const Parked& parked, uint32_t len);
+  Parked share(const Parked& from, uint32_t len);
 
   // For the handles.
   std::span<const PageId> table(const Lease& lease) const { return records_[lease.record_].table; }
@@ -47,12 +52,27 @@ class Store {
   void drop(const Checkpoint& checkpoint);
   std::vector<PageId> pages(const Checkpoint& checkpoint) const;
   Amount sole_holder(const Checkpoint& checkpoint) const;
+  void drop(const Parked& parked);
+  std::vector<HostPageId> pages(const Parked& parked) const;
+  Amount sole_holder(const Parked& parked) const;
+  uint64_t host_offset(HostPageId page) const;
+  uint64_t host_offset(HostSlotId slot) const;
 
   uint32_t pages_for(uint32_t tokens) const;
 
  private:
   struct Node {
     PageId parent;
+    uint32_t refs = 0;
+    HostPageId twin;  // the same bytes in the host tier
+  };
+  struct HostNode {
+    HostPageId parent;
+    PageId twin;
+    uint32_t refs = 0;
+  };
+  struct HostSlot {
+    SlotId twin;
     uint32_t refs = 0;
   };
   struct Record {
@@ -77,6 +97,15 @@ class Store {
   // A lease of `total` pages, the first `shared` of them those that end with the node `tail`. The
   // copies tell where from; they learn where to. Room was checked.
   Lease lease_behind(PageId tail, uint32_t shared, uint32_t total, Copies& copies);
+  std::optional<Denied> refuse_parking(const Checkpoint& checkpoint, Amount need) const;
+  // The next page of a parked chain, made of a device page.
+  HostPageId take_host_page(HostPageId parent, PageId twin);
+  void retain(HostPageId tail);
+  void release(HostPageId tail);
+  void release(HostSlotId slot);
+  HostPageId host_ancestor(HostPageId tail, uint32_t steps) const;
+  HostNode& host_node(HostPageId page) { return host_nodes_[page.value()]; }
+  const HostNode& host_node(HostPageId page) const { return host_nodes_[page.value()]; }
   Node& node(PageId page) { return nodes_[page.value()]; }
   const Node& node(PageId page) const { return nodes_[page.value()]; }
 
@@ -88,6 +117,10 @@ class Store {
   std::vector<SlotId> free_slots_;   // a stack
   std::deque<Record> records_;       // of leases; closed ones keep their memory
   std::vector<uint32_t> free_records_;
+  Arena arena_;
+  std::vector<HostNode> host_nodes_;    // by host page
+  std::vector<HostSlot> host_slots_;    // by host slot
+  std::vector<HostSlotId> slot_twins_;  // by slot
 };
 
 }  // namespace kern::pool

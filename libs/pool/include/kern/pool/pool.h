@@ -14,6 +14,7 @@
 
 #include "kern/pool/checkpoint.h"
 #include "kern/pool/denied.h"
+#include "kern/pool/host_tier.h"
 #include "kern/pool/lease.h"
 #include "kern/pool/plan.h"
 
@@ -26,6 +27,9 @@ struct Geometry {
   uint32_t slots = 0;          ///< not used without recurrent state
   bool recurrent = true;       ///< whether there is per-sequence state
   uint32_t row_pages_max = 0;  ///< entries of one page table
+  uint64_t host_bytes = 0;     ///< of host memory for parked prefixes; 0: no such tier
+  uint64_t page_bytes = 0;     ///< of one page of every paged state; not used without a host tier
+  uint64_t slot_bytes = 0;     ///< of one line of every per-sequence state; likewise
 };
 
 /// Why no pool can be laid over this geometry, as one sentence; empty when one can.
@@ -39,6 +43,8 @@ struct Occupancy {
   uint32_t slots_free = 0;
   uint32_t slots_leased = 0;
   uint32_t slots_frozen = 0;
+  uint32_t host_pages = 0;  ///< held by parked prefixes
+  uint32_t host_slots = 0;
   friend bool operator==(const Occupancy&, const Occupancy&) = default;
 };
 
@@ -91,6 +97,21 @@ class Pool {
   /// Execute the copies before the forked lease is advanced. exceeds_pool: does not fit beside the
   /// lease forked, though a lease from nothing might.
   Outcome<Restored> fork(Lease& lease, uint32_t len, uint32_t tokens);
+
+  /// Gives a checkpoint a place in host memory; it stays, and once its last handle goes its device
+  /// memory is free while the parked one lives. Only what has no twin there is copied. Every frozen
+  /// position of its pages must have been computed. What a refusal says is missing is host memory:
+  /// it suffices that so many parked pages and slots go; exceeds_pool: larger than all of it.
+  Outcome<Slept> park(const Checkpoint& checkpoint);
+
+  /// The first `len` positions of a parked prefix, `usable_at(len)`, as a checkpoint again, made of
+  /// its twins where they live and of free pages where not; to be restored from or parked again,
+  /// which copies nothing. The parked one stays; hold it until the transfers are executed.
+  Outcome<Woken> wake(const Parked& parked, uint32_t len);
+
+  /// Where in host memory a place begins, in bytes.
+  uint64_t host_offset(HostPageId page) const;
+  uint64_t host_offset(HostSlotId slot) const;
 
   const Geometry& geometry() const;
   const Occupancy& occupancy() const;
