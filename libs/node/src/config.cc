@@ -57,7 +57,7 @@ void add_peers(po::options_description& all) {
       "address at which other processes reach this one")(
       "cluster-key-file", po::value<std::string>(),
       "shared secret of all daemons; without one only loopback peers are spoken to")(
-      "peer-timeout", po::value<int>()->default_value(10),
+      "peer-timeout", po::value<int>()->default_value(5),
       "seconds until a silent peer counts as dead")(
       "exit-with-head", po::bool_switch(),
       "exit when the head is lost, instead of waiting for one");

@@ -50,7 +50,7 @@ struct DaemonConfig {
   int queue_max = 1024;         ///< requests waiting at the head
   serve::Limits limits;         ///< of the HTTP API, each a flag
   std::filesystem::path cluster_key_file;
-  int peer_timeout_s = 10;
+  int peer_timeout_s = 5;
   int drain_s = 30;
   bool exit_with_head = false;
   Level log_level = Level::info;
