@@ -29,6 +29,7 @@ struct Settings {
   std::string checkpoint;
   Capacity capacity;
   bool json = false;
+  bool upgrade = false;
 };
 
 std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
@@ -40,7 +41,9 @@ std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
       "pages of every paged state, for the memory line")(
       "slots", po::value(&out.capacity.slots)->default_value(65)->value_name("N"),
       "slots of every per-sequence state, for the memory line")(
-      "json", po::bool_switch(&out.json), "print one JSON object instead of text");
+      "json", po::bool_switch(&out.json), "print one JSON object instead of text")(
+      "upgrade", po::bool_switch(&out.upgrade),
+      "print the version 7 form of one manifest instead of its summary");
   const Usage usage{
       "kern verify [options] MANIFEST…",
       "Checks manifests and prints every problem as `pointer: sentence`, or a one-screen summary.\n"
@@ -48,7 +51,10 @@ std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
       "Exit 0 when all is right, 1 when there are problems, 2 when a file cannot be read.",
       "manifest"};
   po::variables_map values;
-  return read_options(arguments, usage, options, values);
+  if (const auto over = read_options(arguments, usage, options, values)) return over;
+  if (!out.upgrade || (out.files.size() == 1 && !out.json)) return std::nullopt;
+  fmt::print(stderr, "kern verify: --upgrade takes one manifest and no --json\n");
+  return kUsage;
 }
 
 void check_checkpoint(const safetensors::Catalog& catalog, Outcome& outcome) {
@@ -103,7 +109,9 @@ void print_text(const std::vector<Outcome>& outcomes, const Diagnostics& togethe
                 const Settings& settings) {
   for (const Outcome& outcome : outcomes) {
     if (outcomes.size() > 1) fmt::print("{}:\n", outcome.file);
-    if (outcome.problems.empty())
+    if (outcome.problems.empty() && settings.upgrade)
+      fmt::print("{}", print(**outcome.verified));
+    else if (outcome.problems.empty())
       fmt::print("{}", summary_of(*outcome.verified, settings.capacity));
     else
       fmt::print("{}", to_text(outcome.problems));

@@ -99,6 +99,15 @@ class RunTest(unittest.TestCase):
         self.assertIn("with 1024 pages of 64 tokens and 65 slots:", line("two.json")[0])
         self.assertIn("with 65 slots:", line("stages/stage1.json")[0])
 
+    def test_an_old_manifest_is_upgraded_to_one_that_reads_the_same(self):
+        old = SOURCE / "tests/manifest/fixtures/five.json"
+        new = self.dir / "upgraded.json"
+        new.write_text(tool("kern", "verify", "--upgrade", old).stdout)
+        self.assertIn('"schema_version": 7', new.read_text())
+        self.assertEqual(tool("kern", "verify", old).stdout, tool("kern", "verify", new).stdout)
+        self.assertIn("--upgrade takes one manifest",
+                      tool("kern", "verify", "--upgrade", old, new, code=2).stderr)
+
     def test_mistakes_get_a_sentence(self):
         said = lambda manifest, *args, **kw: self.run_kern(manifest, *args, code=2, **kw).stderr
         self.assertIn("the manifest has no program that decodes", said("whole.json", "--via", "decode"))

@@ -38,10 +38,12 @@ void read_vars(Reader& r, Json json, const At& at, std::vector<Var>& out) {
     r.object(value, here,
              {{"max", Need::required,
                [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, var.max); }},
-              {"axis", Need::nullable, [&](Json v, const At& a) {
+              {"axis", Need::nullable,
+               [&](Json v, const At& a) {
                  var.axis = Axis::rows;
                  r.word(v, a, "`rows`, `groups` or `ranks`", parse_axis, *var.axis);
-               }}});
+               },
+               7}});
   });
 }
 
@@ -100,27 +102,41 @@ void read_constants_first(Reader& r, Json root, const At& at, Manifest& m) {
   r.set_constants(&m.constants, std::move(whole));
 }
 
-void read_schema_version(Reader& r, Json json, const At& at, int64_t& out) {
-  r.integer(json, at, 0, kU32Max, out);
-  if (out != 7) r.problem(at, "schema_version {} is not read here; expected 7", out);
+/// What keys there are depends on it, so it is read before everything else.
+void read_version_first(Reader& r, Json root, const At& at, Manifest& m) {
+  if (root.type() != Json::Type::object) return;
+  bool seen = false;
+  root.each_member([&](std::string_view key, Json value) {
+    if (key != "schema_version" || seen) return;
+    seen = true;
+    const At here = at.member(key);
+    r.integer(value, here, 0, kU32Max, m.schema_version);
+    if (m.schema_version == kOldest || m.schema_version == kNewest)
+      r.set_version(m.schema_version);
+    else
+      r.problem(here, "schema_version {} is not read here; expected {} or {}", m.schema_version,
+                kOldest, kNewest);
+  });
 }
 
 void read_top(Reader& r, Json root, const At& at, Manifest& m) {
   read_constants_first(r, root, at, m);
+  read_version_first(r, root, at, m);
   r.object(
       root, at,
-      {{"schema_version", Need::required,
-        [&](Json v, const At& a) { read_schema_version(r, v, a, m.schema_version); }},
+      {{"schema_version", Need::required, [](Json, const At&) {}},
        {"model", Need::required, [&](Json v, const At& a) { r.text(v, a, m.model); }},
        {"uses", Need::optional,
         [&](Json v, const At& a) {
           r.texts(v, a, m.uses);
           if (m.uses.empty()) r.problem(a, "an empty `uses` says nothing; leave it out");
-        }},
+        },
+        7},
        {"device", Need::optional,
-        [&](Json v, const At& a) { r.word(v, a, "`host`", parse_device, m.device); }},
-       {"meta", Need::optional, [&](Json v, const At& a) { read_meta(r, v, a, m.meta.emplace()); }},
-       {"cut", Need::nullable, [&](Json v, const At& a) { read_cut(r, v, a, m.cut.emplace()); }},
+        [&](Json v, const At& a) { r.word(v, a, "`host`", parse_device, m.device); }, 7},
+       {"meta", Need::optional, [&](Json v, const At& a) { read_meta(r, v, a, m.meta.emplace()); },
+        7},
+       {"cut", Need::nullable, [&](Json v, const At& a) { read_cut(r, v, a, m.cut.emplace()); }, 7},
        {"constants", Need::optional, [](Json, const At&) {}},
        {"vars", Need::optional, [&](Json v, const At& a) { read_vars(r, v, a, m.vars); }},
        {"topology", Need::nullable, [&](Json v, const At& a) { read_topology(r, v, a, m.groups); }},
@@ -145,6 +161,7 @@ tl::expected<Manifest, Diagnostics> parse(std::string_view json) {
   Reader reader;
   Manifest manifest;
   read_top(reader, document->root(), At{}, manifest);
+  if (reader.ok() && reader.version() < kNewest) upgrade(reader, manifest);
   if (reader.ok()) return manifest;
   Diagnostics diagnostics = reader.take();
   add_lines(json, diagnostics);

@@ -190,7 +190,7 @@ void read_extern(Reader& r, Json json, const At& at, Launch& out) {
             {"algo", Need::nullable,
              [&](Json v, const At& a) { read_algo(r, v, a, out.algo.emplace()); }},
             {"when", Need::nullable,
-             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }}});
+             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }, 7}});
 }
 
 void read_kernel(Reader& r, Json json, const At& at, Launch& out) {
@@ -216,7 +216,7 @@ void read_kernel(Reader& r, Json json, const At& at, Launch& out) {
             {"cluster", Need::nullable, cluster},
             {"pdl", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.pdl); }},
             {"when", Need::nullable,
-             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }},
+             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }, 7},
             {"params", Need::nullable,
              [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
             {"args", Need::nullable,

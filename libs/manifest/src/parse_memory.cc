@@ -77,9 +77,10 @@ void read_state(Reader& r, Json json, const At& at, State& out) {
                ++sizes;
                out.size = State::Size::host;
                read_host(r, v, a, out.host.emplace());
-             }},
+             },
+             7},
             {"shard", Need::nullable,
-             [&](Json v, const At& a) { read_shard(r, v, a, out.shard.emplace()); }}});
+             [&](Json v, const At& a) { read_shard(r, v, a, out.shard.emplace()); }, 7}});
   if (sizes != 1)
     r.problem(at, "expected exactly one of `bytes_per_token`, `bytes_per_seq`, `bytes`, `host`");
 }
@@ -174,7 +175,11 @@ void read_buffer(Reader& r, Json json, const At& at, Buffer& out) {
              [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, out.dtype); }},
             {"shape", Need::required, [&](Json v, const At& a) { r.shape(v, a, out.shape); }},
             {"kind", Need::required,
-             [&](Json v, const At& a) { r.word(v, a, "a buffer kind", parse_kind, out.kind); }},
+             [&](Json v, const At& a) {
+               r.word(v, a, "a buffer kind", parse_kind, out.kind);
+               if (out.kind == BufferKind::source || out.kind == BufferKind::inout)
+                 r.need_version(a, 7, to_string(out.kind));
+             }},
             {"bind", Need::nullable, [&](Json v, const At& a) { read_bind(r, v, a, out.bind); }},
             {"fill", Need::nullable,
              [&](Json v, const At& a) {

@@ -115,7 +115,8 @@ void read_programs(Reader& r, Json json, const At& at, std::vector<Program>& out
          {"batch", Need::nullable,
           [&](Json v, const At& a) { read_batch(r, v, a, program.batch.emplace()); }},
          {"once", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.once); }},
-         {"derive", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.derive); }},
+         {"derive", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.derive); },
+          7},
          {"graph", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, program.graph); }}});
   });
 }

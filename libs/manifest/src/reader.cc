@@ -55,6 +55,7 @@ void Reader::object(Json json, const At& at, std::initializer_list<Field> fields
       return problem(here, "unknown key `{}`; expected one of {}", key, key_list(fields));
     if ((seen & bit) != 0) return problem(here, "`{}` stands twice", key);
     seen |= bit;
+    need_version(here, field->since, key);
     if (field->need == Need::nullable && value.type() == Json::Type::null) return;
     field->read(value, here);
   });

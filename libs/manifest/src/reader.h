@@ -35,10 +35,14 @@ enum class Need : uint8_t {
 
 using ReadValue = FunctionRef<void(Json, const At&)>;
 
+/// The oldest schema_version that is read, and the one that is written.
+constexpr int64_t kOldest = 5, kNewest = 7;
+
 struct Field {
   std::string_view key;
   Need need;
   ReadValue read;
+  int64_t since = kOldest;  ///< the schema_version that brought the key
 };
 
 constexpr int64_t kIntMax = std::numeric_limits<int64_t>::max();
@@ -52,6 +56,13 @@ class Reader {
   }
   Diagnostics take() { return std::move(diagnostics_); }
   bool ok() const { return diagnostics_.empty(); }
+  int64_t version() const { return version_; }
+  void set_version(int64_t version) { version_ = version; }
+  /// Says so when the manifest is older than what stands there.
+  void need_version(const At& at, int64_t since, std::string_view what) {
+    if (version_ < since)
+      problem(at, "`{}` came with schema_version {}; this manifest has {}", what, since, version_);
+  }
   /// Constants to expand; `whole` says which were written as integers.
   void set_constants(const std::vector<Constant>* constants, std::vector<bool> whole) {
     constants_ = constants;
@@ -98,6 +109,7 @@ class Reader {
   void check_duplicates(std::vector<std::string_view>& names, const At& at);
 
   Diagnostics diagnostics_;
+  int64_t version_ = kNewest;
   const std::vector<Constant>* constants_ = nullptr;
   std::vector<bool> whole_;
 };
@@ -108,6 +120,9 @@ void read_states(Reader& reader, Json json, const At& at, std::vector<State>& ou
 void read_buffers(Reader& reader, Json json, const At& at, std::vector<Buffer>& out);
 void read_ops(Reader& reader, Json json, const At& at, std::vector<Op>& out);
 void read_programs(Reader& reader, Json json, const At& at, std::vector<Program>& out);
+
+/// Turns what was read from an older schema_version into the newest: names the vars' axes.
+void upgrade(Reader& reader, Manifest& manifest);
 
 /// Reads `{"i32": 1}`'s value into a literal of that type.
 void read_literal(Reader& reader, Json json, const At& at, Literal::Type type, Literal& out);

@@ -160,7 +160,7 @@ struct Meta {
 enum class Device : uint8_t { cuda, host };
 
 struct Manifest {
-  int64_t schema_version = 7;
+  int64_t schema_version = 7;  ///< a reader turns older ones into this
   std::string model;
   std::vector<std::string> uses;
   Device device = Device::cuda;  ///< `host` needs the extension of that name

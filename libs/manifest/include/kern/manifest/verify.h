@@ -126,7 +126,8 @@ class Verified {
 };
 
 /// Reads JSON. Refuses unknown keys, duplicate names at any depth, wrong types and numbers out of
-/// range; constants are expanded. All problems together, each with its line.
+/// range; constants are expanded; schema_version 5 becomes 7, its vars' axes named after what runs
+/// over them. All problems together, each with its line.
 tl::expected<Manifest, Diagnostics> parse(std::string_view json);
 
 /// Checks the whole and reports every problem.
