@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kern/pool/pool.h"
+#include "kern/pool/prefix.h"
 
 using namespace kern::pool;
 
@@ -96,4 +97,43 @@ TEST_CASE("a host tier without sizes is refused by name", "[pool][host]") {
         "got 0");
   geometry.page_bytes = 0;
   CHECK(refusal(geometry).find("geometry `page_bytes`") == 0);
+}
+
+TEST_CASE("a prefix goes from the tree to host memory and is found there", "[pool][host]") {
+  Pool pool(kTiered);
+  PrefixTree tree(pool);
+  const std::vector<int32_t> prompt{1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const std::span<const int32_t> tokens(prompt);
+  tree.insert(tokens.first(8), retired(pool, 8));
+  auto leaving = tree.evict_to_park();
+  REQUIRE(leaving);
+  auto slept = pool.park(leaving->held);
+  REQUIRE(slept);
+  CHECK(tree.insert(leaving->tokens, std::move(slept->parked)));
+  leaving.reset();  // its transfers are executed: the device memory is free
+  CHECK(pool.occupancy() == Occupancy{19, 0, 0, 5, 0, 0, 2, 1});
+  CHECK_FALSE(tree.lookup(tokens));
+  auto found = tree.lookup_any(tokens);
+  REQUIRE(found);
+  auto woken = pool.wake(std::get<Parked>(found->held), found->len);
+  REQUIRE(woken);
+  CHECK(tree.insert(tokens.first(found->len), woken->checkpoint.share()));
+  CHECK(std::holds_alternative<Checkpoint>(tree.lookup_any(tokens)->held));
+  CHECK(pool.restore(woken->checkpoint, found->len, 12).granted());
+}
+
+TEST_CASE("parked entries make room for a checkpoint, the coldest first", "[pool][host]") {
+  Pool pool(kTiered);
+  PrefixTree tree(pool);
+  for (const int32_t first : {1, 2, 3}) {
+    const std::vector<int32_t> tokens(8, first);
+    const Checkpoint checkpoint = retired(pool, 8);
+    const Evicted evicted = tree.evict_parked(checkpoint);  // each takes 350 bytes of 1,000
+    CHECK(evicted.enough);
+    CHECK(evicted.entries == (first == 3 ? 1 : 0));
+    tree.insert(tokens, std::move(pool.park(checkpoint)->parked));
+  }
+  CHECK(tree.parked_entries() == 2);
+  CHECK_FALSE(tree.lookup_any(std::vector<int32_t>(9, 1)));
+  CHECK(tree.lookup_any(std::vector<int32_t>(9, 2)));
 }

@@ -65,11 +65,12 @@ World::World(const Geometry& geometry, Chooser& choose)
 
 bool World::step() {
   static constexpr bool (World::*kSteps[kOperations])() = {
-      &World::lease,         &World::write,      &World::checkpoint, &World::checkpoint_ahead,
-      &World::retire,        &World::restore,    &World::drop_lease, &World::drop_checkpoint,
-      &World::share,         &World::insert,     &World::lookup,     &World::evict_one,
-      &World::evict_missing, &World::fork,       &World::park,       &World::wake,
-      &World::share_parked,  &World::drop_parked};
+      &World::lease,         &World::write,       &World::checkpoint,    &World::checkpoint_ahead,
+      &World::retire,        &World::restore,     &World::drop_lease,    &World::drop_checkpoint,
+      &World::share,         &World::insert,      &World::lookup,        &World::evict_one,
+      &World::evict_missing, &World::fork,        &World::park,          &World::wake,
+      &World::share_parked,  &World::drop_parked, &World::insert_parked, &World::lookup_any,
+      &World::evict_to_park, &World::evict_parked};
   const uint32_t which = choose_.below(geometry_.host_bytes > 0 ? kOperations : kResident);
   const bool did = (this->*kSteps[which])();
   if (did) ++done_[which];

@@ -34,7 +34,7 @@ class World {
   const std::string& trace() const { return trace_; }
   // How many operations of each kind were granted.
   const std::vector<uint32_t>& done() const { return done_; }
-  static constexpr uint32_t kOperations = 18;
+  static constexpr uint32_t kOperations = 22;
   static constexpr uint32_t kResident = 14;  // of them, those that need no host tier
 
  private:
@@ -93,18 +93,23 @@ class World {
   bool wake();
   bool share_parked();
   bool drop_parked();
+  bool insert_parked();
+  bool lookup_any();
+  bool evict_to_park();
+  bool evict_parked();
 
   void append(Writer& writer, uint32_t count);
   void execute(const kern::pool::Copies& copies);
   Text prefix(const Text& text, uint32_t len) const;
   // Which pages and slots hold the same bytes in both tiers follows from the plans alone.
   void transfer(const kern::pool::Transfers& transfers, bool to_host);
+  kern::pool::Amount parking_need(const Reader& reader) const;
   void forget_twins();
   HostNames host_names() const;
   void scramble_host();
   std::optional<kern::pool::Denied> host_denied(uint32_t len, kern::pool::Amount need) const;
   uint64_t host_cell(uint64_t offset) const;
-  void verify_parked(const kern::pool::Parked& parked, const Text& text) const;
+  void verify_parked(const std::vector<uint32_t>& pages, uint32_t slot, const Text& text) const;
   void verify_host() const;
   uint32_t pages_for(uint32_t tokens) const;
   Names names() const;
@@ -112,10 +117,11 @@ class World {
   std::optional<kern::pool::Denied> denied(uint32_t row, kern::pool::Amount beside,
                                            kern::pool::Amount need) const;
   Tokens prompt();
-  bool is_interior(const Entry& entry) const;
+  static bool is_interior(const std::vector<Entry>& entries, const Entry& entry);
+  size_t parked_victim() const;
   // The entry to go first among those that `missing` is helped by; entries_.size() if none.
   size_t victim(const Names& names, kern::pool::Amount missing, bool any) const;
-  size_t expected_hit(const Tokens& tokens, uint32_t& len) const;
+  size_t expected_hit(const std::vector<Entry>& entries, const Tokens& tokens, uint32_t& len) const;
 
   void verify_text(const Text& text, const std::vector<uint32_t>& pages, uint32_t slot,
                    const char* who) const;
@@ -138,10 +144,10 @@ class World {
   std::vector<Writer> writers_;
   std::vector<Reader> readers_;
   std::vector<Sleeper> sleepers_;
-  std::vector<Entry> entries_;
+  std::vector<Entry> entries_, parked_entries_;
   kern::pool::PrefixTree tree_;
   uint64_t stamps_ = 0;
-  uint64_t uses_ = 0;
+  uint64_t uses_ = 0, parked_uses_ = 0;
   std::vector<uint32_t> done_;
   std::string trace_;
 };

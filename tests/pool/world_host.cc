@@ -9,6 +9,7 @@
 namespace kern_test {
 
 using kern::pool::Amount;
+using kern::pool::Checkpoint;
 using kern::pool::Denied;
 using kern::pool::HostPageId;
 using kern::pool::Parked;
@@ -26,6 +27,12 @@ uint32_t over(uint64_t wanted, uint64_t there) {
   return static_cast<uint32_t>(wanted - std::min(wanted, there));
 }
 
+std::vector<uint32_t> numbers(const Parked& parked) {
+  std::vector<uint32_t> out;
+  for (const HostPageId page : parked.pages()) out.push_back(page.value());
+  return out;
+}
+
 std::string show(const Transfers& transfers) {
   std::string out;
   for (const auto& page : transfers.pages)
@@ -38,12 +45,17 @@ std::string show(const Transfers& transfers) {
 
 }  // namespace
 
-bool World::park() {
-  if (readers_.empty()) return false;
-  const Reader& reader = readers_[choose_.below(static_cast<uint32_t>(readers_.size()))];
+Amount World::parking_need(const Reader& reader) const {
   Amount need;
   for (const auto page : reader.checkpoint.pages()) need.pages += !page_twins_.count(page.value());
   if (geometry_.recurrent) need.slots = !slot_twins_.count(reader.checkpoint.slot().value());
+  return need;
+}
+
+bool World::park() {
+  if (readers_.empty()) return false;
+  const Reader& reader = readers_[choose_.below(static_cast<uint32_t>(readers_.size()))];
+  const Amount need = parking_need(reader);
   const auto expected = host_denied(reader.text.len(), need);
   auto outcome = pool_.park(reader.checkpoint);
   if (!outcome) {
@@ -151,6 +163,10 @@ World::HostNames World::host_names() const {
     for (const HostPageId page : sleeper.parked.pages()) ++names.pages[page.value()];
     if (geometry_.recurrent) ++names.slots[sleeper.parked.slot().value()];
   }
+  for (const Entry& entry : parked_entries_) {
+    for (const uint32_t page : entry.pages) ++names.pages[page];
+    if (geometry_.recurrent) ++names.slots[entry.slot];
+  }
   return names;
 }
 
@@ -192,25 +208,126 @@ uint64_t World::host_cell(uint64_t offset) const {
   return cell;
 }
 
-void World::verify_parked(const Parked& parked, const Text& text) const {
-  require(parked.len() == text.len(), "a parked prefix keeps its length");
-  const auto pages = parked.pages();
+void World::verify_parked(const std::vector<uint32_t>& pages, uint32_t slot,
+                          const Text& text) const {
   for (uint32_t i = 0; i < text.len(); ++i) {
-    const uint64_t page = pool_.host_offset(pages[i / geometry_.page_tokens]);
+    const uint64_t page = (pages[i / geometry_.page_tokens] - 1) * geometry_.page_bytes;
     require(host_cell(page + i % geometry_.page_tokens * sizeof(uint64_t)) == text.stamps[i],
             "a parked prefix reads what it wrote");
   }
   if (geometry_.recurrent)
-    require(host_cell(pool_.host_offset(parked.slot())) == text.state,
+    require(host_cell(geometry_.host_bytes - slot * geometry_.slot_bytes) == text.state,
             "a parked prefix holds the state of its end");
 }
 
 void World::verify_host() const {
-  for (const Sleeper& sleeper : sleepers_) verify_parked(sleeper.parked, sleeper.text);
+  for (const Sleeper& sleeper : sleepers_) {
+    require(sleeper.parked.len() == sleeper.text.len(), "a parked prefix keeps its length");
+    verify_parked(numbers(sleeper.parked), sleeper.parked.slot().value(), sleeper.text);
+  }
+  for (const Entry& entry : parked_entries_) verify_parked(entry.pages, entry.slot, entry.text);
   const HostNames now = host_names();
   require(pool_.occupancy().host_pages == now.pages.size() &&
               pool_.occupancy().host_slots == now.slots.size(),
           "the host tier holds what handles name");
+  require(tree_.parked_entries() == parked_entries_.size(), "the tree holds what was parked there");
+}
+
+// --- the tree's other tier --------------------------------------------------------------------
+
+bool World::insert_parked() {
+  if (sleepers_.empty()) return false;
+  const uint32_t which = choose_.below(static_cast<uint32_t>(sleepers_.size()));
+  Sleeper sleeper = std::move(sleepers_[which]);
+  sleepers_.erase(sleepers_.begin() + which);
+  const auto same =
+      std::find_if(parked_entries_.begin(), parked_entries_.end(),
+                   [&](const Entry& entry) { return entry.text.tokens == sleeper.text.tokens; });
+  Entry entry{sleeper.text, numbers(sleeper.parked), sleeper.parked.slot().value(), ++parked_uses_};
+  const bool fresh = tree_.insert(sleeper.text.tokens, std::move(sleeper.parked));
+  require(fresh == (same == parked_entries_.end()), "a parked prefix is entered once");
+  note("insert parked " + std::to_string(entry.text.len()));
+  if (fresh)
+    parked_entries_.push_back(std::move(entry));
+  else
+    same->last_hit = parked_uses_;
+  return true;
+}
+
+bool World::lookup_any() {
+  const Tokens tokens = prompt();
+  uint32_t len = 0, parked_len = 0;
+  const size_t resident = expected_hit(entries_, tokens, len);
+  const size_t parked = expected_hit(parked_entries_, tokens, parked_len);
+  const bool none = resident == entries_.size() && parked == parked_entries_.size();
+  auto found = tree_.lookup_any(tokens);
+  require(found.has_value() != none, "a usable prefix is found in either tier");
+  if (none) return true;
+  require(found->len == std::max(len, parked_len), "the longest of both tiers is found");
+  require(std::holds_alternative<Parked>(found->held) == (parked_len > len),
+          "at equal length the resident one is found");
+  note("lookup any: " + std::to_string(found->len));
+  Entry& entry = parked_len > len ? parked_entries_[parked] : entries_[resident];
+  entry.last_hit = parked_len > len ? ++parked_uses_ : ++uses_;
+  std::vector<uint32_t> pages = entry.pages;
+  pages.resize(pages_for(found->len));
+  const Text text = prefix(entry.text, found->len);
+  if (auto* held = std::get_if<Parked>(&found->held)) {
+    require(numbers(*held) == pages, "a hit is held where its entry sleeps");
+    sleepers_.push_back({std::move(*held), text});
+  } else {
+    readers_.push_back({std::move(std::get<Checkpoint>(found->held)), text});
+  }
+  return true;
+}
+
+bool World::evict_to_park() {
+  const size_t expected = victim(names(), {}, true);
+  auto leaving = tree_.evict_to_park();
+  require(leaving.has_value() == (expected < entries_.size()), "the same goes as by eviction");
+  if (!leaving) return false;
+  const Text text = entries_[expected].text;
+  require(leaving->tokens == text.tokens, "what leaves comes with its tokens");
+  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(expected));
+  note("leave " + std::to_string(text.len()));
+  readers_.push_back({std::move(leaving->held), text});
+  return true;
+}
+
+// The parked entry to go first among those whose going frees anything.
+size_t World::parked_victim() const {
+  const HostNames names = host_names();
+  size_t first = parked_entries_.size();
+  for (size_t i = 0; i < parked_entries_.size(); ++i) {
+    const Entry& entry = parked_entries_[i];
+    if (names.pages.at(entry.pages.back()) > 1 &&
+        (!geometry_.recurrent || names.slots.at(entry.slot) > 1))
+      continue;
+    const auto order = [&](const Entry& e) {
+      return std::pair(is_interior(parked_entries_, e), e.last_hit);
+    };
+    if (first == parked_entries_.size() || order(entry) < order(parked_entries_[first])) first = i;
+  }
+  return first;
+}
+
+bool World::evict_parked() {
+  if (readers_.empty() || parked_entries_.empty()) return false;
+  const Reader& reader = readers_[choose_.below(static_cast<uint32_t>(readers_.size()))];
+  uint32_t count = 0;
+  std::optional<Denied> still;
+  for (;; ++count) {
+    forget_twins();  // a page whose twin went needs a place again
+    still = host_denied(reader.text.len(), parking_need(reader));
+    const size_t next = parked_victim();
+    if (!still || still->reason != Reason::busy || next == parked_entries_.size()) break;
+    parked_entries_.erase(parked_entries_.begin() + static_cast<std::ptrdiff_t>(next));
+  }
+  const auto done = tree_.evict_parked(reader.checkpoint);
+  require(done.entries == count, "parked entries go until there is room, and no more");
+  require(done.enough == !still, "an eviction tells whether there is room");
+  note("evict parked: " + std::to_string(count));
+  return true;
 }
 
 }  // namespace kern_test

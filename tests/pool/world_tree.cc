@@ -55,6 +55,7 @@ World::Tokens World::prompt() {
   for (const Writer& writer : writers_) known.push_back(&writer.text.tokens);
   for (const Reader& reader : readers_) known.push_back(&reader.text.tokens);
   for (const Entry& entry : entries_) known.push_back(&entry.text.tokens);
+  for (const Entry& entry : parked_entries_) known.push_back(&entry.text.tokens);
   Tokens tokens;
   if (!known.empty()) tokens = *known[choose_.below(static_cast<uint32_t>(known.size()))];
   tokens.resize(tokens.size() -
@@ -64,19 +65,20 @@ World::Tokens World::prompt() {
   return tokens;
 }
 
-// The entry a lookup must find, and at which length; entries_.size() if none.
-size_t World::expected_hit(const Tokens& tokens, uint32_t& len) const {
-  size_t best = entries_.size(), longest = entries_.size();
+// The entry a lookup must find, and at which length; entries.size() if none.
+size_t World::expected_hit(const std::vector<Entry>& entries, const Tokens& tokens,
+                           uint32_t& len) const {
+  size_t best = entries.size(), longest = entries.size();
   uint32_t matched = 0;
   len = 0;
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Tokens& entry = entries_[i].text.tokens;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const Tokens& entry = entries[i].text.tokens;
     const uint32_t n = common(entry, tokens);
     if (n == entry.size() && n < tokens.size() && n > len) {
       best = i;
       len = n;
     }
-    if (n > matched || (n == matched && n > 0 && entry < entries_[longest].text.tokens)) {
+    if (n > matched || (n == matched && n > 0 && entry < entries[longest].text.tokens)) {
       longest = i;
       matched = n;
     }
@@ -92,7 +94,7 @@ size_t World::expected_hit(const Tokens& tokens, uint32_t& len) const {
 bool World::lookup() {
   const Tokens tokens = prompt();
   uint32_t len = 0;
-  const size_t expected = expected_hit(tokens, len);
+  const size_t expected = expected_hit(entries_, tokens, len);
   auto hit = tree_.lookup(tokens);
   require(hit.has_value() == (expected < entries_.size()),
           "a usable prefix is found if there is one");
@@ -111,8 +113,8 @@ bool World::lookup() {
   return true;
 }
 
-bool World::is_interior(const Entry& entry) const {
-  return std::any_of(entries_.begin(), entries_.end(), [&](const Entry& other) {
+bool World::is_interior(const std::vector<Entry>& entries, const Entry& entry) {
+  return std::any_of(entries.begin(), entries.end(), [&](const Entry& other) {
     return other.text.tokens.size() > entry.text.tokens.size() &&
            common(other.text.tokens, entry.text.tokens) == entry.text.tokens.size();
   });
@@ -125,7 +127,9 @@ size_t World::victim(const Names& names, Amount missing, bool any) const {
     const bool helps = (missing.pages > 0 && names.pages[entry.pages.back()] == 1) ||
                        (missing.slots > 0 && entry.slot != 0 && names.slots[entry.slot] == 1);
     if (!any && !helps) continue;
-    const auto order = [&](const Entry& e) { return std::pair(is_interior(e), e.last_hit); };
+    const auto order = [&](const Entry& e) {
+      return std::pair(is_interior(entries_, e), e.last_hit);
+    };
     if (first == entries_.size() || order(entry) < order(entries_[first])) first = i;
   }
   return first;

@@ -68,6 +68,16 @@ std::optional<Denied> Store::refuse_parking(const Checkpoint& checkpoint, Amount
   return std::nullopt;
 }
 
+std::optional<Denied> Store::parking_denied(const Checkpoint& checkpoint) const {
+  KERN_POOL_ASSERT(checkpoint.store_ == this, "a checkpoint is used with its own pool");
+  const SlotId slot = checkpoint.slot_;
+  Amount need{0, !slot.null() && slot_twins_[slot.value()].null() ? 1u : 0u};
+  for (PageId page = checkpoint.tail_; !page.null() && node(page).twin.null();
+       page = node(page).parent)
+    ++need.pages;
+  return refuse_parking(checkpoint, need);
+}
+
 Outcome<Slept> Store::park(const Checkpoint& checkpoint) {
   KERN_POOL_ASSERT(checkpoint.store_ == this, "a checkpoint is used with its own pool");
   Transfers transfers;

@@ -19,25 +19,37 @@ class LeastRecentlyHit final : public EvictionPolicy {
 
 }  // namespace
 
+// One tier's entries.
 class PrefixTree::Tree {
  public:
+  using Held = std::variant<Checkpoint, Parked>;
+  // An entry that a lookup found, and how much of it is wanted.
+  struct Match {
+    uint32_t node = Radix::kRoot;
+    uint32_t len = 0;
+  };
+
   Tree(Store& store, std::unique_ptr<EvictionPolicy> policy)
       : store_(store), policy_(std::move(policy)) {
     if (policy_ == nullptr) policy_ = std::make_unique<LeastRecentlyHit>();
   }
 
-  bool insert(std::span<const int32_t> tokens, Checkpoint checkpoint);
-  std::optional<Hit> lookup(std::span<const int32_t> tokens);
-  std::optional<Checkpoint> evict();
+  bool insert(std::span<const int32_t> tokens, Held held);
+  std::optional<Match> find(std::span<const int32_t> tokens) const;
+  // A handle of the caller's own on what was found, which counts as hit.
+  Held hit(const Match& match);
+  std::optional<Held> evict(std::vector<int32_t>* tokens = nullptr);
   Evicted evict(const Amount& missing);
+  Evicted evict_for(const Checkpoint& room_for);
   uint32_t entries() const { return static_cast<uint32_t>(order_.size()); }
 
  private:
   Rank rank_now(uint32_t number, uint64_t last_hit);
   void touch(uint32_t number, uint64_t last_hit);
+  Amount sole_holder(const Rank& rank) const;
   // What an entry held, and where to look on: there or, if its going made one, at an earlier leaf.
   struct Removed {
-    Checkpoint checkpoint;
+    Held held;
     Rank resume;
   };
   Removed remove(std::set<Rank>::iterator rank);
@@ -52,7 +64,7 @@ class PrefixTree::Tree {
 Rank PrefixTree::Tree::rank_now(uint32_t number, uint64_t last_hit) {
   const Radix::Node& node = radix_.node(number);
   const EntryView view{node.depth, radix_.node(radix_.ancestor_entry(number)).depth,
-                       node.entry->hits, !node.entry->checkpoint.slot().null()};
+                       node.entry->hits, store_.geometry().recurrent};
   const double worth = policy_->worth(view);
   KERN_POOL_ASSERT(!std::isnan(worth), "an entry is worth a number");
   return {!node.children.empty(), worth, last_hit, number};
@@ -66,15 +78,16 @@ void PrefixTree::Tree::touch(uint32_t number, uint64_t last_hit) {
   entry.rank = order_.insert(std::move(held)).position;
 }
 
-bool PrefixTree::Tree::insert(std::span<const int32_t> tokens, Checkpoint checkpoint) {
-  KERN_POOL_ASSERT(tokens.size() == checkpoint.len(), "a checkpoint is entered under its tokens");
+bool PrefixTree::Tree::insert(std::span<const int32_t> tokens, Held held) {
+  const uint32_t len = std::visit([](const auto& prefix) { return prefix.len(); }, held);
+  KERN_POOL_ASSERT(tokens.size() == len, "a checkpoint is entered under its tokens");
   const uint32_t number = radix_.reach(tokens);
   Radix::Node& node = radix_.node(number);
   if (node.entry) {
     touch(number, ++uses_);
     return false;
   }
-  node.entry.emplace(Radix::Entry{std::move(checkpoint), 0, order_.end()});
+  node.entry.emplace(Radix::Entry{std::move(held), 0, order_.end()});
   node.entry->rank = order_.insert(rank_now(number, ++uses_)).first;
   const uint32_t above = radix_.ancestor_entry(number);
   if (above != Radix::kRoot && !radix_.node(above).entry->rank->interior)
@@ -82,7 +95,8 @@ bool PrefixTree::Tree::insert(std::span<const int32_t> tokens, Checkpoint checkp
   return true;
 }
 
-std::optional<Hit> PrefixTree::Tree::lookup(std::span<const int32_t> tokens) {
+std::optional<PrefixTree::Tree::Match> PrefixTree::Tree::find(
+    std::span<const int32_t> tokens) const {
   if (tokens.empty()) return std::nullopt;
   const Radix::Walk walk = radix_.walk(tokens);
   uint32_t number = walk.entry;
@@ -97,15 +111,25 @@ std::optional<Hit> PrefixTree::Tree::lookup(std::span<const int32_t> tokens) {
     }
   }
   if (number == Radix::kRoot) return std::nullopt;
-  Radix::Entry& entry = *radix_.node(number).entry;
+  return Match{number, len};
+}
+
+PrefixTree::Tree::Held PrefixTree::Tree::hit(const Match& match) {
+  Radix::Entry& entry = *radix_.node(match.node).entry;
   ++entry.hits;
-  touch(number, ++uses_);
-  return Hit{len, store_.share(entry.checkpoint, len)};
+  touch(match.node, ++uses_);
+  return std::visit([&](const auto& held) { return Held(store_.share(held, match.len)); },
+                    entry.held);
+}
+
+Amount PrefixTree::Tree::sole_holder(const Rank& rank) const {
+  return std::visit([](const auto& held) { return held.sole_holder(); },
+                    radix_.node(rank.node).entry->held);
 }
 
 PrefixTree::Tree::Removed PrefixTree::Tree::remove(std::set<Rank>::iterator rank) {
   Radix::Node& node = radix_.node(rank->node);
-  Removed removed{std::move(node.entry->checkpoint), *rank};
+  Removed removed{std::move(node.entry->held), *rank};
   node.entry.reset();
   order_.erase(rank);
   policy_->evicted(removed.resume.worth);
@@ -116,9 +140,10 @@ PrefixTree::Tree::Removed PrefixTree::Tree::remove(std::set<Rank>::iterator rank
   return removed;
 }
 
-std::optional<Checkpoint> PrefixTree::Tree::evict() {
+std::optional<PrefixTree::Tree::Held> PrefixTree::Tree::evict(std::vector<int32_t>* tokens) {
   if (order_.empty()) return std::nullopt;
-  return remove(order_.begin()).checkpoint;
+  if (tokens != nullptr) *tokens = radix_.tokens(order_.begin()->node);
+  return remove(order_.begin()).held;
 }
 
 Evicted PrefixTree::Tree::evict(const Amount& missing) {
@@ -136,7 +161,7 @@ Evicted PrefixTree::Tree::evict(const Amount& missing) {
     done.enough = !pages && !slots;
     if (done.enough) return done;
     const auto helps = [&](const Rank& rank) {
-      const Amount sole = radix_.node(rank.node).entry->checkpoint.sole_holder();
+      const Amount sole = sole_holder(rank);
       return (pages && sole.pages > 0) || (slots && sole.slots > 0);
     };
     next = std::find_if(next, order_.end(), helps);
@@ -146,26 +171,81 @@ Evicted PrefixTree::Tree::evict(const Amount& missing) {
   }
 }
 
-PrefixTree::PrefixTree(Pool& pool, std::unique_ptr<EvictionPolicy> policy)
-    : tree_(std::make_unique<Tree>(*pool.store_, std::move(policy))) {}
+Evicted PrefixTree::Tree::evict_for(const Checkpoint& room_for) {
+  Evicted done;
+  const auto used = [&] {
+    return Amount{store_.occupancy().host_pages, store_.occupancy().host_slots};
+  };
+  const Amount before = used();
+  const auto helps = [&](const Rank& rank) { return sole_holder(rank) != Amount{}; };
+  auto next = order_.begin();
+  while (true) {
+    done.freed = {before.pages - used().pages, before.slots - used().slots};
+    const auto denied = store_.parking_denied(room_for);
+    done.enough = !denied;
+    if (!denied || denied->reason != Reason::busy) return done;
+    next = std::find_if(next, order_.end(), helps);
+    if (next == order_.end()) return done;
+    next = order_.lower_bound(remove(next).resume);  // what was passed over still frees nothing
+    ++done.entries;
+  }
+}
+
+// --- the two tiers ----------------------------------------------------------------------------
+
+PrefixTree::PrefixTree(Pool& pool, std::unique_ptr<EvictionPolicy> policy,
+                       std::unique_ptr<EvictionPolicy> parked_policy)
+    : resident_(std::make_unique<Tree>(*pool.store_, std::move(policy))),
+      parked_(std::make_unique<Tree>(*pool.store_, std::move(parked_policy))) {}
 PrefixTree::~PrefixTree() = default;
 
 bool PrefixTree::insert(std::span<const int32_t> tokens, Checkpoint checkpoint) {
-  return tree_->insert(tokens, std::move(checkpoint));
+  return resident_->insert(tokens, std::move(checkpoint));
+}
+
+bool PrefixTree::insert(std::span<const int32_t> tokens, Parked parked) {
+  return parked_->insert(tokens, std::move(parked));
 }
 
 std::optional<Hit> PrefixTree::lookup(std::span<const int32_t> tokens) {
-  return tree_->lookup(tokens);
+  const auto match = resident_->find(tokens);
+  if (!match) return std::nullopt;
+  return Hit{match->len, std::get<Checkpoint>(resident_->hit(*match))};
+}
+
+std::optional<Found> PrefixTree::lookup_any(std::span<const int32_t> tokens) {
+  const auto resident = resident_->find(tokens);
+  const auto parked = parked_->find(tokens);
+  if (parked && (!resident || parked->len > resident->len))
+    return Found{parked->len, parked_->hit(*parked)};
+  if (!resident) return std::nullopt;
+  return Found{resident->len, resident_->hit(*resident)};
 }
 
 std::optional<Checkpoint> PrefixTree::evict() {
-  return tree_->evict();
+  auto held = resident_->evict();
+  if (!held) return std::nullopt;
+  return std::get<Checkpoint>(*std::move(held));
 }
+
+std::optional<Leaving> PrefixTree::evict_to_park() {
+  std::vector<int32_t> tokens;
+  auto held = resident_->evict(&tokens);
+  if (!held) return std::nullopt;
+  return Leaving{std::move(tokens), std::get<Checkpoint>(*std::move(held))};
+}
+
 Evicted PrefixTree::evict(const Amount& missing) {
-  return tree_->evict(missing);
+  return resident_->evict(missing);
+}
+Evicted PrefixTree::evict_parked(const Checkpoint& room_for) {
+  return parked_->evict_for(room_for);
 }
 uint32_t PrefixTree::entries() const {
-  return tree_->entries();
+  return resident_->entries();
+}
+uint32_t PrefixTree::parked_entries() const {
+  return parked_->entries();
 }
 
 }  // namespace kern::pool

@@ -68,6 +68,16 @@ uint32_t Radix::ancestor_entry(uint32_t number) const {
   return number;
 }
 
+std::vector<int32_t> Radix::tokens(uint32_t number) const {
+  std::vector<int32_t> tokens(node(number).depth);
+  for (; number != kRoot; number = node(number).parent) {
+    const auto label = node(number).label();
+    std::copy(label.begin(), label.end(),
+              tokens.begin() + static_cast<std::ptrdiff_t>(node(number).depth - label.size()));
+  }
+  return tokens;
+}
+
 uint32_t Radix::prune(uint32_t number) {
   KERN_POOL_ASSERT(number != kRoot && !node(number).entry,
                    "only a node without an entry is pruned");

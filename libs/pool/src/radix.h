@@ -9,9 +9,11 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <variant>
 #include <vector>
 
 #include "kern/pool/checkpoint.h"
+#include "kern/pool/host_tier.h"
 
 namespace kern::pool {
 
@@ -29,7 +31,7 @@ class Radix {
   static constexpr uint32_t kRoot = 0;
 
   struct Entry {
-    Checkpoint checkpoint;
+    std::variant<Checkpoint, Parked> held;
     uint64_t hits = 0;
     std::set<Rank>::iterator rank;
   };
@@ -63,6 +65,8 @@ class Radix {
   uint32_t any_entry(uint32_t number) const;
   // The nearest node above with an entry; kRoot when none has.
   uint32_t ancestor_entry(uint32_t number) const;
+  // The tokens from the root to the end of its label.
+  std::vector<int32_t> tokens(uint32_t number) const;
   // Restores the invariant around a node whose entry is gone. Returns the node that this turned
   // into a leaf, or kRoot.
   uint32_t prune(uint32_t number);

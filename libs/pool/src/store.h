@@ -41,6 +41,8 @@ class Store {
   // A handle on the first `len` positions of `from`, where `from.usable_at(len)`.
   Checkpoint share(const Checkpoint& from, uint32_t len);
   Outcome<Slept> park(const Checkpoint& checkpoint);
+  // Why a checkpoint cannot be parked now.
+  std::optional<Denied> parking_denied(const Checkpoint& checkpoint) const;
   Outcome<Woken> wake(const Parked& parked, uint32_t len);
   Parked share(const Parked& from, uint32_t len);
 

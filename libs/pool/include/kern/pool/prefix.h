@@ -1,6 +1,6 @@
 #pragma once
 /// Finds the longest checkpoint of a prompt, and lets the one worth least go when memory is short.
-/// A radix tree over tokens; every entry holds its checkpoint.
+/// A radix tree over tokens a tier; every entry holds its checkpoint, or the parked one.
 /// Thread safety: one thread with its pool.
 /// Ownership / lifetime: the pool outlives the tree. The caller holds what `lookup` returns, so
 /// that a later eviction cannot pull it away.
@@ -11,8 +11,11 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <variant>
+#include <vector>
 
 #include "kern/pool/checkpoint.h"
+#include "kern/pool/host_tier.h"
 #include "kern/pool/pool.h"
 
 namespace kern::pool {
@@ -55,6 +58,18 @@ struct Hit {
   Checkpoint held;
 };
 
+/// The longest usable proper prefix in either tier: to restore from, or to wake first.
+struct Found {
+  uint32_t len = 0;  ///< that of what is held, less than the prompt's
+  std::variant<Checkpoint, Parked> held;
+};
+
+/// An entry taken out, and the tokens under which to enter what becomes of it.
+struct Leaving {
+  std::vector<int32_t> tokens;
+  Checkpoint held;
+};
+
 /// What an eviction did.
 struct Evicted {
   uint32_t entries = 0;
@@ -64,8 +79,9 @@ struct Evicted {
 
 class PrefixTree {
  public:
-  /// Without a policy: least recently hit goes first.
-  explicit PrefixTree(Pool& pool, std::unique_ptr<EvictionPolicy> policy = nullptr);
+  /// Without a policy: least recently hit goes first. Each tier has its own.
+  explicit PrefixTree(Pool& pool, std::unique_ptr<EvictionPolicy> policy = nullptr,
+                      std::unique_ptr<EvictionPolicy> parked_policy = nullptr);
   ~PrefixTree();
   PrefixTree(const PrefixTree&) = delete;
   PrefixTree& operator=(const PrefixTree&) = delete;
@@ -73,26 +89,40 @@ class PrefixTree {
   /// Enters a checkpoint of exactly these tokens. If there is one already, that one stays and
   /// counts as just used, the new handle is dropped, and the answer is false.
   bool insert(std::span<const int32_t> tokens, Checkpoint checkpoint);
+  /// The same for a parked one; a checkpoint may be there under the same tokens as well.
+  bool insert(std::span<const int32_t> tokens, Parked parked);
 
-  /// The longest usable prefix shorter than `tokens`, if any; it counts as hit. A recurrent
+  /// The longest usable checkpoint shorter than `tokens`, if any; it counts as hit. A recurrent
   /// checkpoint is usable at its own length, another at any whole page of it too. One pass over the
   /// tokens.
   std::optional<Hit> lookup(std::span<const int32_t> tokens);
 
-  /// Takes out the entry worth least and returns what it held; none when the tree is empty.
+  /// The same over both tiers: a parked prefix if it is longer than every checkpoint.
+  std::optional<Found> lookup_any(std::span<const int32_t> tokens);
+
+  /// Takes out the checkpoint worth least and returns it; none when the tree holds none.
   std::optional<Checkpoint> evict();
+  /// The same with its tokens, for who parks it and enters the parked one.
+  std::optional<Leaving> evict_to_park();
 
   /// Lets entries go, worth least first, until `missing` more has become free; `Denied::missing` is
   /// the argument meant. Only entries whose going frees something still missing go. When it is not
   /// enough, what is missing is held by leases or by hits in hand.
   Evicted evict(const Amount& missing);
 
+  /// Lets parked entries go, worth least first, until `room_for` can be parked. Only entries whose
+  /// going frees host memory go. When it is not enough, handles in hand hold that memory, or there
+  /// is less than the checkpoint takes; then none goes.
+  Evicted evict_parked(const Checkpoint& room_for);
+
   /// How many checkpoints the tree holds.
   uint32_t entries() const;
+  /// How many parked ones it holds beside them.
+  uint32_t parked_entries() const;
 
  private:
   class Tree;
-  std::unique_ptr<Tree> tree_;
+  std::unique_ptr<Tree> resident_, parked_;
 };
 
 }  // namespace kern::pool
