@@ -1,5 +1,6 @@
 // k3-checkpoint: writes a deterministic random checkpoint of any config. See k3/README.md.
 
+#include <cmath>
 #include <cstdio>
 #include <map>
 #include <string>
@@ -21,7 +22,8 @@ Result<T> parsed(const std::string& name, const std::string& text, const char* e
   char* end = nullptr;
   errno = 0;
   const T value = parse(text.c_str(), &end);
-  if (errno != 0 || text.empty() || *end != '\0')
+  const bool negative = !text.empty() && text[0] == '-' && std::is_unsigned_v<T>;
+  if (errno != 0 || text.empty() || *end != '\0' || negative || !std::isfinite(double(value)))
     return fail(Kind::caller, "`{}`: expected {}, got {}", name, expected, text);
   return value;
 }
@@ -38,6 +40,9 @@ Result<void> run(int argc, char** argv) {
       {"--head-gain", &shape.head_gain}};
   for (int i = 1; i < argc; i += 2) {
     const std::string name = argv[i];
+    const bool known = name == "--config" || name == "-o" || name == "--out" || name == "--seed" ||
+                       numbers.count(name) != 0;
+    if (!known) return fail(Kind::caller, "`{}`: unknown flag", name);
     if (i + 1 == argc) return fail(Kind::caller, "`{}`: expected a value", name);
     const std::string text = argv[i + 1];
     if (name == "--config") {
@@ -49,12 +54,10 @@ Result<void> run(int argc, char** argv) {
                  return std::strtoull(s, end, 10);
                }));
       seed = read;
-    } else if (const auto found = numbers.find(name); found != numbers.end()) {
+    } else {
       KERN_TRY(read, parsed<double>(name, text, "a number",
                                     [](const char* s, char** end) { return std::strtod(s, end); }));
-      *found->second = read;
-    } else {
-      return fail(Kind::caller, "`{}`: unknown flag", name);
+      *numbers.at(name) = read;
     }
   }
   if (config.empty()) return fail(Kind::caller, "`--config`: is missing");

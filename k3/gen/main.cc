@@ -26,6 +26,21 @@ constexpr const char* kUsage =
 
 using Flags = std::map<std::string, std::string>;
 
+/// Every flag says something to its command, and no two say the same.
+Result<void> check_command(const std::string& command, const Flags& flags) {
+  const auto given = [&](const char* name) { return flags.count(name) != 0; };
+  if (command != "one-rank" && command != "prefill" && command != "decode")
+    return fail(Kind::caller, "`{}`: expected one-rank, prefill or decode", command);
+  for (const char* cut : {"--stages", "--cut-at"})
+    if (given(cut) && command != "prefill")
+      return fail(Kind::caller, "`{}`: only prefill is cut into stages", cut);
+  if (given("--stages") && given("--cut-at"))
+    return fail(Kind::caller, "`--stages`: not together with --cut-at");
+  if (given("--ranks") && command != "decode")
+    return fail(Kind::caller, "`--ranks`: only decode has ranks");
+  return {};
+}
+
 Result<Flags> parse_flags(int argc, char** argv) {
   static constexpr const char* kKnown[] = {
       "--config",  "--device", "-o",     "--out",    "--modules", "--model", "--max-seqs",
@@ -40,6 +55,7 @@ Result<Flags> parse_flags(int argc, char** argv) {
     if (!flags.emplace(name, argv[i + 1]).second)
       return fail(Kind::caller, "`{}`: given twice", name);
   }
+  KERN_TRY_VOID(check_command(argv[1], flags));
   for (const char* needed : {"--config", "-o"})
     if (flags.count(needed) == 0) return fail(Kind::caller, "`{}`: is missing", needed);
   if (const auto device = flags.find("--device"); device != flags.end() && device->second != "host")
@@ -127,21 +143,21 @@ Result<void> run(const std::string& command, const Flags& flags) {
   KERN_TRY(config, k3::read_config(text));
   KERN_TRY(options, options_of(flags));
   if (command == "prefill") {
+    const std::string& out = flags.at("-o");
+    std::error_code error;
     if (flags.count("--stages") + flags.count("--cut-at") > 0)
-      std::filesystem::create_directories(flags.at("-o"));
+      std::filesystem::create_directories(out, error);
+    if (error) return fail(Kind::io, "`{}`: {}", out, error.message());
     return save_stages(config, options, flags);
   }
   if (command == "one-rank") {
     KERN_TRY(whole, k3::one_rank(config, options));
     return save(whole, flags.at("-o"));
   }
-  if (command == "decode") {
-    KERN_TRY(ranks, number(flags, "--ranks"));
-    if (!ranks) return fail(Kind::caller, "`--ranks`: is missing");
-    KERN_TRY(rank, k3::decode(config, options, *ranks));
-    return save(rank, flags.at("-o"));
-  }
-  return fail(Kind::caller, "`{}`: expected one-rank, prefill or decode", command);
+  KERN_TRY(ranks, number(flags, "--ranks"));
+  if (!ranks) return fail(Kind::caller, "`--ranks`: is missing");
+  KERN_TRY(rank, k3::decode(config, options, *ranks));
+  return save(rank, flags.at("-o"));
 }
 
 }  // namespace

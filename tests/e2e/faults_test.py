@@ -2,6 +2,8 @@
 import concurrent.futures
 import json
 import os
+import pathlib
+import shutil
 import signal
 import socket
 import tempfile
@@ -230,6 +232,24 @@ class Second(unittest.TestCase):
                     (head, secret, {stage: "has none", first: "has none"})):
                 with self.subTest(process=process.name, flags=flags):
                     self.mistake(cluster, process, flags, says)
+
+    def test_a_checkpoint_that_is_cut_in_place_is_said(self):
+        with Cluster(stages=2, ranks=1) as cluster, tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(cluster.checkpoint, folder, dirs_exist_ok=True)
+            stage = cluster.stages[1]
+            stage.kill()
+            stage.wait()
+            stage.command[stage.command.index("--weights") + 1] = folder
+            stage.start()
+            cluster.wait_healthy(status=503)
+            cluster.wait_healthy()
+            for shard in pathlib.Path(folder).glob("*.safetensors"):
+                os.truncate(shard, 1000)
+            _, _, error, done = stream(cluster.port, body(0, 4))
+            self.assertFalse(done)
+            self.assertIsNotNone(error)
+            self.assertEqual(stage.wait(), 1)
+            self.assertIn("a mapped file was cut short", stage.text())
 
     def test_sigterm_lets_an_answer_end_and_exits_zero(self):
         with Cluster(stages=2, ranks=1) as cluster:

@@ -49,6 +49,27 @@ class RunTest(unittest.TestCase):
     def array(self, name):
         return np.load(self.dir / name)
 
+    def test_flags_that_say_nothing_or_too_much_are_refused(self):
+        for program, args, says in (
+                ("k3-gen", ["nonsense"], "expected one-rank, prefill or decode"),
+                ("k3-gen", ["prefill", "--stages", "2", "--cut-at", "3"], "not together with --cut-at"),
+                ("k3-gen", ["decode", "--stages", "2"], "only prefill is cut"),
+                ("k3-gen", ["one-rank", "--ranks", "2"], "only decode has ranks"),
+                ("k3-gen", ["prefill", "--stages", "2", "--config", CONFIG, "-o", CONFIG], "directory|exists"),
+                ("k3-checkpoint", ["--nonsense"], "unknown flag"),
+                ("k3-checkpoint", ["--seed", "-1"], "expected an integer, got -1"),
+                ("k3-checkpoint", ["--head-gain", "nan"], "expected a number, got nan")):
+            with self.subTest(program=program, args=args):
+                self.assertRegex(tool(program, *args, code=1).stderr, says)
+
+    def test_a_manifest_of_the_other_kind_is_told_so(self):
+        weights = ["--weights", self.dir / "weights"]
+        said = tool("k3-prefill-stage", "--manifest", self.dir / "two.json", *weights, "--head", "127.0.0.1:1", code=1)
+        self.assertIn("is one rank of 2", said.stderr)
+        said = tool("k3-decode-rank", "--manifest", self.dir / "stages/stage1.json", *weights, "--rank", "1",
+                    "--head", "127.0.0.1:1", code=1)
+        self.assertIn("is stage 1 of 3 of a prefill pipeline", said.stderr)
+
     def test_answers_do_not_depend_on_how_the_prompt_is_fed(self):
         answers = [self.run_kern("one.json", "--max-tokens", "8", *how).stdout
                    for how in ([], ["--threads", "2"], ["--via", "decode"], ["--chunk", "64"])]

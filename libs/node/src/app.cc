@@ -1,5 +1,7 @@
 #include "kern/node/app.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <ctime>
 #include <utility>
@@ -20,11 +22,22 @@ constexpr size_t kTraceEventsMax = 1 << 16;
 /// A member that has been without work for this long may leave when it is told to stop.
 constexpr TimeNs kQuiet = 300 * kMillisecondNs;
 
+/// Weights are read where they lie in their files. One that is cut while it is mapped cannot be
+/// read on, and all that a handler may do is say so.
+extern "C" void on_bus_error(int) {
+  static constexpr char kText[] =
+      "error: a mapped file was cut short while in use; a checkpoint must not change in place\n";
+  (void)!::write(STDERR_FILENO, kText, sizeof kText - 1);
+  ::_exit(1);
+}
+
 /// What every daemon has: a context, a log, spans, signals, an exit code.
 class Daemon {
  public:
   Daemon(const DaemonConfig& config, std::string name)
-      : config_(config), log_(std::move(name), config.log_level), recorder_(kTraceEventsMax) {}
+      : config_(config), log_(std::move(name), config.log_level), recorder_(kTraceEventsMax) {
+    std::signal(SIGBUS, on_bus_error);
+  }
 
   transport::IoContext& io() { return io_; }
   const Log& log() const { return log_; }
@@ -288,6 +301,9 @@ int run_prefill_stage(const DaemonConfig& config,
     KERN_TRY(key, read_key(config));
     KERN_TRY(read, read_manifest(config));
     const auto& cut = (*read.manifest)->cut;
+    if (!(*read.manifest)->groups.empty())
+      return fail(Kind::caller, "`{}` is one rank of {}, and a prefill stage has no ranks",
+                  config.manifest.string(), (*read.manifest)->groups[0].size);
     const int64_t stage = cut ? cut->stage : 0;
     if ((stage == 0) != config.head.empty())
       return fail(Kind::caller, "`{}` is stage {}: stage 0 takes --listen, the others take --head",
@@ -307,6 +323,9 @@ int run_decode_rank(const DaemonConfig& config) {
     if (groups.size() > 1)
       return fail(Kind::caller, "`{}` has {} groups, expected one or none",
                   config.manifest.string(), groups.size());
+    if (const auto& cut = (*read.manifest)->cut)
+      return fail(Kind::caller, "`{}` is stage {} of {} of a prefill pipeline, expected a rank",
+                  config.manifest.string(), cut->stage, cut->stages);
     const int ranks = groups.empty() ? 1 : static_cast<int>(groups[0].size);
     if (config.rank >= ranks)
       return fail(Kind::caller, "`--rank {}`: the manifest has ranks 0 to {}", config.rank,
