@@ -62,6 +62,11 @@ class RunTest(unittest.TestCase):
             with self.subTest(program=program, args=args):
                 self.assertRegex(tool(program, *args, code=1).stderr, says)
 
+    def test_more_memory_than_the_machine_has_is_refused(self):
+        said = tool("kern", "serve", self.dir / "one.json", "--weights", self.dir / "weights", "--port", "0",
+                    "--slots", str(1 << 24), code=1)
+        self.assertRegex(said.stderr, r"no memory for \d+ bytes: this machine has \d+")
+
     def test_a_manifest_of_the_other_kind_is_told_so(self):
         weights = ["--weights", self.dir / "weights"]
         said = tool("k3-prefill-stage", "--manifest", self.dir / "two.json", *weights, "--head", "127.0.0.1:1", code=1)
