@@ -155,15 +155,19 @@ void read_when(Reader& r, Json json, const At& at, When& out) {
 }
 
 void read_algo(Reader& r, Json json, const At& at, Algo& out) {
-  const auto into = [&](std::string_view key) {
-    return [&r, &out, key](Json v, const At& a) {
-      r.integer(v, a, std::numeric_limits<int32_t>::min(), kU32Max,
-                out.fields.emplace_back(std::string(key), 0).second);
+  const auto into = [&](std::string_view key, int64_t min, int64_t max) {
+    return [&r, &out, key, min, max](Json v, const At& a) {
+      r.integer(v, a, min, max, out.fields.emplace_back(std::string(key), 0).second);
     };
   };
-  const auto id = into("id"), tile = into("tile"), stages = into("stages");
-  const auto split_k = into("split_k"), reduction = into("reduction"), swizzle = into("swizzle");
-  const auto custom = into("custom"), inner = into("inner_shape"), outer = into("cluster_shape");
+  constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kU16Max = std::numeric_limits<uint16_t>::max();
+  const auto id = into("id", kMin, kMax), tile = into("tile", 0, kU32Max);
+  const auto stages = into("stages", 0, kU32Max), split_k = into("split_k", kMin, kMax);
+  const auto reduction = into("reduction", 0, kU32Max), swizzle = into("swizzle", 0, kU32Max);
+  const auto custom = into("custom", 0, kU32Max), inner = into("inner_shape", 0, kU16Max);
+  const auto outer = into("cluster_shape", 0, kU16Max);
   r.object(json, at,
            {{"id", Need::required, id},
             {"tile", Need::required, tile},

@@ -21,6 +21,10 @@ constexpr std::array<std::pair<std::string_view, Builtin>, 11> kBuiltins = {
      {"extern:alltoall_bf16", {Builtin::What::collective, false, Dtype::bf16, "collectives"}},
      {"extern:alltoall_f32", {Builtin::What::collective, false, Dtype::f32, "collectives"}}}};
 
+bool has_algorithms(std::string_view entry) {
+  return entry == "extern:cublaslt_bf16_tn" || entry == "extern:cublaslt_bf16_tn_acc";
+}
+
 bool is_buffer(const ParamType& type, Dtype dtype, bool written, bool read) {
   return type.what == What::buffer && type.dtype == dtype && writes(type.direction) == written &&
          (!read || reads(type.direction));
@@ -79,10 +83,12 @@ void verify_builtins(const Scope& scope) {
   for (const Op& op : scope.m.ops) {
     for (size_t i = 0; i < op.launches.size(); ++i) {
       const Launch& launch = op.launches[i];
+      const std::string pointer = pointer_to(op, i);
+      if (launch.algo && launch.is_extern() && !has_algorithms(launch.entry))
+        scope.problem(pointer, "`algo` goes with `cublaslt_bf16_tn` and its `_acc` only, got `{}`",
+                      launch.entry);
       const auto builtin = find_builtin(launch.entry);
       if (!builtin) continue;
-      const std::string pointer = pointer_to(op, i);
-      if (launch.algo) scope.problem(pointer, "`algo` goes with cuBLASLt's built-ins only");
       const Check check{scope, pointer, abi_of(op, launch)};
       if (builtin->what == Builtin::What::gemm)
         check.gemm(*builtin);

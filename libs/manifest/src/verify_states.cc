@@ -90,6 +90,26 @@ void check_one_deal(const Scope& scope) {
   }
 }
 
+/// A group that deals positions runs one batch, the same rows on every member.
+void check_one_batch(const Scope& scope) {
+  const State* dealt = nullptr;
+  for (const State& state : scope.m.states)
+    if (dealt == nullptr && state.shard && state.shard->by == Shard::By::position) dealt = &state;
+  if (dealt == nullptr) return;
+  for (const Var& var : scope.m.vars)
+    if (var.axis == Axis::ranks)
+      scope.problem(pointer_to("vars", var.name),
+                    "axis `ranks` adds up the members' rows, but state `{}` deals positions, so "
+                    "every member has the same rows",
+                    dealt->name);
+  for (const Buffer& buffer : scope.m.buffers)
+    if (buffer.fill == Fill::blocks)
+      scope.problem(pointer_to("buffers", buffer.name) + "/fill",
+                    "fill `blocks` tells members' rows apart, but state `{}` deals positions, so "
+                    "every member has the same rows",
+                    dealt->name);
+}
+
 }  // namespace
 
 void verify_states(const Scope& scope) {
@@ -104,6 +124,7 @@ void verify_states(const Scope& scope) {
     if (state.shard) check_shard(scope, state);
   }
   check_one_deal(scope);
+  check_one_batch(scope);
 }
 
 }  // namespace kern::manifest
