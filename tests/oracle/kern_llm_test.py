@@ -183,6 +183,15 @@ class Exceptions:
         return False
 
 
+def sample_of(known):
+    text = (SOURCE / known["sample"]).read_text()
+    if "change" in known:
+        before, after = known["change"]
+        assert text.count(before) == 1, before
+        text = text.replace(before, after)
+    return text
+
+
 class KernLlmTest(unittest.TestCase):
     maxDiff = None
 
@@ -201,7 +210,7 @@ class KernLlmTest(unittest.TestCase):
         cls.exceptions = Exceptions(exceptions)
         for known in cls.exceptions.known:
             if "sample" in known:
-                texts.append((known["sample"], (SOURCE / known["sample"]).read_text()))
+                texts.append((f"sample: {known['why']}", sample_of(known)))
         paths = []
         with quiet_stderr():
             for i, (name, text) in enumerate(texts):

@@ -72,9 +72,9 @@ void read_cut(Reader& r, Json json, const At& at, Cut& out) {
   r.object(json, at,
            {{"id", Need::required, [&](Json v, const At& a) { r.text(v, a, out.id); }},
             {"stage", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.stage); }},
+             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stage); }},
             {"stages", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.stages); }}});
+             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stages); }}});
 }
 
 void read_meta(Reader& r, Json json, const At& at, Meta& out) {

@@ -23,6 +23,20 @@ std::optional<double> check_bound(const Scope& scope, const Buffer& buffer, cons
   return value ? std::optional(static_cast<double>(*value)) : std::nullopt;
 }
 
+double at_one(const Scope& scope, const Bound& bound) {
+  if (const auto* integer = std::get_if<int64_t>(&bound)) return static_cast<double>(*integer);
+  if (const auto* real = std::get_if<double>(&bound)) return *real;
+  return static_cast<double>(eval(std::get<Expr>(bound), scope.low).value_or(0));
+}
+
+/// In order at the vars' maxima, bounds may still cross where every var is 1.
+void check_order_at_one(const Scope& scope, const Bound& low, const Bound& high,
+                        const std::string& pointer) {
+  const double min = at_one(scope, low), max = at_one(scope, high);
+  if (min > max)
+    scope.problem(pointer, "`min` {} is above `max` {} where every var is 1", min, max);
+}
+
 void check_target(const Scope& scope, const Buffer& buffer, const std::string& pointer) {
   const Domain& domain = *buffer.domain;
   if (is_float(buffer.dtype))
@@ -51,7 +65,10 @@ void verify_domains(const Scope& scope) {
     std::optional<double> min, max;
     if (domain.min) min = check_bound(scope, buffer, *domain.min, "min", pointer);
     if (domain.max) max = check_bound(scope, buffer, *domain.max, "max", pointer);
-    if (min && max && *min > *max) scope.problem(pointer, "`min` {} is above `max` {}", *min, *max);
+    if (min && max && *min > *max)
+      scope.problem(pointer, "`min` {} is above `max` {}", *min, *max);
+    else if (min && max)
+      check_order_at_one(scope, *domain.min, *domain.max, pointer);
     if (!domain.min && !domain.max && domain.index_into.empty() && !domain.monotone)
       scope.problem(pointer, "an empty domain; expected bounds, `index_into` or `monotone`");
     if (domain.monotone && buffer.shape.size() != 1)

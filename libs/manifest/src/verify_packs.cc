@@ -70,8 +70,8 @@ void check_box(const Scope& scope, const Tensormap& map, const std::string& poin
   if (box_bits % (kTmaAlign * 8) != 0)
     scope.problem(pointer, "box[0] spans {} bits; expected a multiple of {} bytes", box_bits,
                   kTmaAlign);
-  if (bits == 4 && map.dims[0] * bits % (kTmaAlign * 8) != 0)
-    scope.problem(pointer, "dims[0] of {} u4 elements is no multiple of {} bytes", map.dims[0],
+  if (map.dims[0] % (kTmaAlign * 8 / bits) != 0)
+    scope.problem(pointer, "dims[0] of {} elements is no multiple of {} bytes", map.dims[0],
                   kTmaAlign);
   if (map.swizzle > 0 && box_bits > map.swizzle * 8)
     scope.problem(pointer, "box[0] spans {} bits, more than the swizzle's {} bytes", box_bits,
