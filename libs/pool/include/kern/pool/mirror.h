@@ -1,0 +1,72 @@
+#pragma once
+/// Another process's pool as its grants tell it: who sends bytes there knows in which page and slot
+/// each position belongs, and notices when the two no longer agree. The one idea: a record says
+/// which of its places were held before, so that the rest must have been free.
+/// Thread safety: one thread.
+/// Ownership / lifetime: copies what it is told; needs no pool.
+/// Determinism: what it holds follows from the records alone.
+/// Does not: trust the records, or decide anything: a record that contradicts those before is
+/// refused with a sentence and changes nothing.
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kern/pool/checkpoint.h"
+#include "kern/pool/lease.h"
+#include "kern/pool/pool.h"
+
+namespace kern::pool {
+
+/// One handle's places, as they go over the wire.
+struct GrantRecord {
+  uint64_t id = 0;              ///< of the handle: the granting process chooses, never twice alive
+  std::vector<uint32_t> pages;  ///< from position 0
+  uint32_t pages_shared = 0;    ///< so many of them in front were held by another handle
+  uint32_t slot = 0;            ///< 0 without recurrent state
+  bool slot_shared = false;     ///< whether it was held by another handle
+  friend bool operator==(const GrantRecord&, const GrantRecord&) = default;
+};
+
+/// The record of a lease just granted, restored or forked.
+GrantRecord record(uint64_t id, const Lease& lease, const Geometry& geometry);
+/// The record of a checkpoint: one just taken or retired, told before its lease goes, whose plan
+/// was `copies` (none for `retire` and `share`).
+GrantRecord record(uint64_t id, const Checkpoint& checkpoint, const Copies& copies);
+
+/// Where a position's bytes belong.
+struct Spot {
+  uint32_t page = 0;
+  uint32_t offset = 0;  ///< positions into the page
+  friend bool operator==(const Spot&, const Spot&) = default;
+};
+
+class Mirror {
+ public:
+  /// That of the pool mirrored, which has no `refusal`.
+  explicit Mirror(const Geometry& geometry);
+
+  /// Why the record cannot be so, as one sentence; empty when it was taken in.
+  std::string granted(const GrantRecord& record);
+  /// The same for a handle that went.
+  std::string returned(uint64_t id);
+
+  /// Null when there is no such handle; valid until it is returned.
+  const GrantRecord* find(uint64_t id) const;
+  /// None when there is no such handle or it does not reach the position.
+  std::optional<Spot> spot(uint64_t id, uint32_t position) const;
+  /// Places that at least one handle names.
+  Amount held() const { return held_; }
+
+ private:
+  std::string contradiction(const GrantRecord& record) const;
+
+  const Geometry geometry_;
+  std::map<uint64_t, GrantRecord> records_;
+  std::vector<uint32_t> page_holders_, slot_holders_;
+  Amount held_;
+};
+
+}  // namespace kern::pool

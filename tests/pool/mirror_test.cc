@@ -1,0 +1,136 @@
+#include "kern/pool/mirror.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "kern/pool/pool.h"
+
+using namespace kern::pool;
+
+namespace {
+
+const Geometry kSmall{4, 10, 4, true, 8};
+const Geometry kStateless{4, 10, 0, false, 8};
+
+// Handles of one pool, and a mirror that is told of each.
+class Told {
+ public:
+  explicit Told(const Geometry& geometry) : pool(geometry), mirror(geometry) {}
+
+  void tell(Lease lease) {
+    CHECK(mirror.granted(record(++ids, lease, pool.geometry())).empty());
+    handles.emplace(ids, std::move(lease));
+  }
+  void tell(Checkpoint checkpoint, const Copies& copies) {
+    CHECK(mirror.granted(record(++ids, checkpoint, copies)).empty());
+    handles.emplace(ids, std::move(checkpoint));
+  }
+  void drop(uint64_t id) {
+    handles.erase(id);
+    CHECK(mirror.returned(id).empty());
+  }
+  // One operation out of two numbers; most are denied or have nothing to work on.
+  void step(uint32_t which, uint32_t number) {
+    const uint32_t len = 1 + number % 11, tokens = len + number % 7;
+    if (handles.empty() || which == 0) {
+      if (auto lease = pool.lease(tokens)) tell(*std::move(lease));
+      return;
+    }
+    const auto it = std::next(handles.begin(), number % static_cast<uint32_t>(handles.size()));
+    const uint64_t id = it->first;
+    if (which == 1) return drop(id);
+    if (auto* lease = std::get_if<Lease>(&it->second)) {
+      if (len > lease->capacity()) return;
+      if (which == 2) {
+        if (auto fork = pool.fork(*lease, len, tokens)) tell(std::move(fork->lease));
+      } else if (which == 3) {
+        if (auto frozen = pool.checkpoint(*lease, len))
+          tell(std::move(frozen->checkpoint), frozen->copies);
+      } else {
+        tell(pool.retire(std::move(*lease), len), {});  // before the lease is told to have gone
+        drop(id);
+      }
+      return;
+    }
+    const Checkpoint& checkpoint = std::get<Checkpoint>(it->second);
+    if (which == 2) return tell(checkpoint.share(), {});
+    auto restored = pool.restore(checkpoint, checkpoint.len(), checkpoint.len() + number % 7);
+    if (restored) tell(std::move(restored->lease));
+  }
+  void verify() const {
+    for (const auto& [id, handle] : handles) {
+      const auto pages = std::visit(
+          [](const auto& held) {
+            const auto all = held.pages();
+            return std::vector<PageId>(all.begin(), all.end());
+          },
+          handle);
+      REQUIRE(mirror.find(id) != nullptr);
+      REQUIRE(mirror.find(id)->pages.size() == pages.size());
+      for (uint32_t i = 0; i < pages.size(); ++i)
+        REQUIRE(mirror.spot(id, i * 4 + 1) == Spot{pages[i].value(), 1});
+    }
+    const Occupancy& now = pool.occupancy();
+    REQUIRE(mirror.held() ==
+            Amount{now.pages_leased + now.pages_frozen, now.slots_leased + now.slots_frozen});
+  }
+
+  Pool pool;
+  Mirror mirror;
+  std::map<uint64_t, std::variant<Lease, Checkpoint>> handles;
+  uint64_t ids = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a mirror says where each position of a lease belongs", "[pool][mirror]") {
+  Pool pool(kSmall);
+  Mirror mirror(kSmall);
+  const auto lease = pool.lease(9);
+  REQUIRE(lease);
+  CHECK(mirror.granted(record(7, *lease, kSmall)).empty());
+  CHECK(mirror.spot(7, 6) == Spot{2, 2});
+  CHECK_FALSE(mirror.spot(7, 12));
+  CHECK_FALSE(mirror.spot(8, 0));
+  CHECK(mirror.find(7)->slot == 1);
+  CHECK(mirror.returned(7).empty());
+  CHECK(mirror.held() == Amount{});
+}
+
+TEST_CASE("a mirror agrees with the pool it mirrors over random operations",
+          "[pool][mirror][prop]") {
+  for (const Geometry& geometry : {kSmall, kStateless}) {
+    Told told(geometry);
+    uint64_t state = 12345;
+    for (int i = 0; i < 1000; ++i) {
+      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+      told.step(static_cast<uint32_t>(state >> 33) % 5, static_cast<uint32_t>(state >> 40));
+      told.verify();
+    }
+    CHECK(told.ids > 200);
+  }
+}
+
+TEST_CASE("a record that contradicts those before is refused and changes nothing",
+          "[pool][mirror]") {
+  Mirror mirror(kSmall);
+  REQUIRE(mirror.granted({1, {1, 2}, 0, 1, false}).empty());
+  const auto says = [&](const GrantRecord& record) { return mirror.granted(record); };
+  CHECK(says({1, {3}, 0, 2, false}) ==
+        "grant 1, id: expected one not in use, got it a second time");
+  CHECK(says({2, {}, 0, 2, false}) == "grant 2, pages: expected 1 to 8, got 0");
+  CHECK(says({2, {3}, 2, 2, false}) == "grant 2, pages shared: expected at most 1, got 2");
+  CHECK(says({2, {10}, 0, 2, false}) == "grant 2, page 0: expected 1 to 9, got 10");
+  CHECK(says({2, {1, 2}, 1, 2, false}) == "grant 2, page 1: expected a free one, got 2");
+  CHECK(says({2, {3}, 1, 2, false}) == "grant 2, page 0: expected one that is held, got 3");
+  CHECK(says({2, {3, 3}, 0, 2, false}) == "grant 2, pages: expected each once");
+  CHECK(says({2, {3}, 0, 1, false}) == "grant 2, slot: expected a free one, got 1");
+  CHECK(says({2, {3}, 0, 0, false}) == "grant 2, slot: expected 1 to 3, got 0");
+  CHECK(mirror.returned(2) == "return 2: expected a handle that was granted, got none");
+  CHECK(mirror.held() == Amount{2, 1});
+  CHECK(Mirror(kStateless).granted({1, {1}, 0, 1, false}) ==
+        "grant 1, slot: expected none without recurrent state, got 1");
+}
