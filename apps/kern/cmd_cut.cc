@@ -47,7 +47,7 @@ int cmd_cut(const Arguments& arguments) {
   std::string at, folder;
   po::options_description options;
   options.add_options()("manifest", po::value(&files)->required(), "the manifest to slice")(
-      "at", po::value(&at)->required()->value_name("LABEL,…"),
+      "at", po::value(&at)->required()->value_name("LABEL,..."),
       "labels of the calls at which a new stage starts, in order")(
       "output,o", po::value(&folder)->required()->value_name("DIR"),
       "where to write stage-0.json, stage-1.json, …");

@@ -158,7 +158,12 @@ Result<RunPlan> plan_of(const RunOptions& o, const text::Tokenizer* tokenizer) {
 }
 
 void print_answer(const RunPlan& plan, const RunAnswer& answer, const text::Tokenizer* tokenizer) {
-  if (tokenizer != nullptr)
+  const bool is_mute = answer.tokens.empty() && plan.tokens_max > 0 && plan.stop_tokens.empty();
+  if (is_mute)
+    fmt::print(stderr,
+               "kern run: no token came out, this manifest is one stage; --out saves what "
+               "it sends on\n");
+  else if (tokenizer != nullptr)
     fmt::print("{}\n", tokenizer->decode(answer.tokens, text::Specials::keep));
   else if (!answer.tokens.empty())
     fmt::print("{}\n", fmt::join(answer.tokens, " "));
@@ -202,10 +207,9 @@ int cmd_run(const Arguments& arguments) {
   RunOptions options;
   const Usage usage{
       "kern run [options] MANIFEST --weights DIR (--prompt TEXT | --tokens FILE)",
-      "Runs one sequence through a manifest on this machine: a prompt and its answer, the logits "
-      "of "
-      "given tokens, or one stage between .npy files. A manifest of several ranks runs them all, a "
-      "thread each.",
+      "Runs one sequence through a manifest on this machine: a prompt and its answer, the logits\n"
+      "of given tokens, or one stage between .npy files. A manifest of several ranks runs them\n"
+      "all, a thread each.",
       "manifest"};
   po::variables_map values;
   if (const auto over = read_options(arguments, usage, described(options), values)) return *over;

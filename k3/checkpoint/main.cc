@@ -14,7 +14,13 @@ using namespace kern;
 
 constexpr const char* kUsage =
     "usage: k3-checkpoint --config FILE -o DIR [--seed S] [--router-bias-spread 2]\n"
-    "       [--router-gain 0.7] [--output-gain 0.5] [--residual-query 0.4] [--head-gain 2]\n";
+    "       [--router-gain 0.7] [--output-gain 0.5] [--residual-query 0.4] [--head-gain 2]\n"
+    "writes a random checkpoint in the release's form; the same seed (0) gives the same bytes\n"
+    "  --router-bias-spread  biases are uniform in +- this\n"
+    "  --router-gain         standard deviation of the router's logits\n"
+    "  --output-gain         of projections back into the residual stream\n"
+    "  --residual-query      standard deviation of a mix's scores\n"
+    "  --head-gain           standard deviation of the logits\n";
 
 template <class T, class Parse>
 Result<T> parsed(const std::string& name, const std::string& text, const char* expected,
@@ -42,7 +48,7 @@ Result<void> run(int argc, char** argv) {
     const std::string name = argv[i];
     const bool known = name == "--config" || name == "-o" || name == "--out" || name == "--seed" ||
                        numbers.count(name) != 0;
-    if (!known) return fail(Kind::caller, "`{}`: unknown flag", name);
+    if (!known) return fail(Kind::caller, "`{}`: unknown flag (see --help)", name);
     if (i + 1 == argc) return fail(Kind::caller, "`{}`: expected a value", name);
     const std::string text = argv[i + 1];
     if (name == "--config") {
@@ -60,8 +66,8 @@ Result<void> run(int argc, char** argv) {
       *numbers.at(name) = read;
     }
   }
-  if (config.empty()) return fail(Kind::caller, "`--config`: is missing");
-  if (out.empty()) return fail(Kind::caller, "`-o`: is missing");
+  if (config.empty()) return fail(Kind::caller, "`--config` is missing (see --help)");
+  if (out.empty()) return fail(Kind::caller, "`-o` is missing (see --help)");
   KERN_TRY(json, read_file(config, size_t{16} << 20));
   return k3::write_checkpoint(json, seed, shape, out);
 }
@@ -69,7 +75,8 @@ Result<void> run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 2 || std::string(argv[1]) == "--help") {
+  const std::string first = argc < 2 ? "" : argv[1];
+  if (argc < 2 || first == "--help" || first == "-h") {
     std::fputs(kUsage, argc < 2 ? stderr : stdout);
     return argc < 2 ? 2 : 0;
   }

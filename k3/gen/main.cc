@@ -22,7 +22,11 @@ constexpr const char* kUsage =
     "       k3-gen decode   --config FILE --ranks R -o D.json\n"
     "each takes [--device host] [--modules DIR] [--model LABEL]\n"
     "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N]\n"
-    "layers are counted from 0; a stage starts before each layer of --cut-at\n";
+    "layers are counted from 0; a stage starts before each layer of --cut-at\n"
+    "  --modules   folder of the kernels to pin (default: this build's own)\n"
+    "  --model     the manifest's label (default: the config's name, or its folder's)\n"
+    "  --max-seqs  sequences of a decode step    --max-ctx  positions of one sequence\n"
+    "  --chunk     rows of a prefill call        --pack     sequences of a prefill call\n";
 
 using Flags = std::map<std::string, std::string>;
 
@@ -49,7 +53,7 @@ Result<Flags> parse_flags(int argc, char** argv) {
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
     if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
-      return fail(Kind::caller, "`{}`: unknown flag", name);
+      return fail(Kind::caller, "`{}`: unknown flag (see --help)", name);
     if (i + 1 == argc) return fail(Kind::caller, "`{}`: expected a value", name);
     if (name == "--out") name = "-o";
     if (!flags.emplace(name, argv[i + 1]).second)
@@ -57,7 +61,7 @@ Result<Flags> parse_flags(int argc, char** argv) {
   }
   KERN_TRY_VOID(check_command(argv[1], flags));
   for (const char* needed : {"--config", "-o"})
-    if (flags.count(needed) == 0) return fail(Kind::caller, "`{}`: is missing", needed);
+    if (flags.count(needed) == 0) return fail(Kind::caller, "`{}` is missing (see --help)", needed);
   if (const auto device = flags.find("--device"); device != flags.end() && device->second != "host")
     return fail(Kind::caller, "`--device`: expected host, got {}", device->second);
   return flags;
@@ -155,7 +159,7 @@ Result<void> run(const std::string& command, const Flags& flags) {
     return save(whole, flags.at("-o"));
   }
   KERN_TRY(ranks, number(flags, "--ranks"));
-  if (!ranks) return fail(Kind::caller, "`--ranks`: is missing");
+  if (!ranks) return fail(Kind::caller, "`--ranks` is missing (see --help)");
   KERN_TRY(rank, k3::decode(config, options, *ranks));
   return save(rank, flags.at("-o"));
 }
@@ -163,7 +167,8 @@ Result<void> run(const std::string& command, const Flags& flags) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  if (argc < 2 || std::string(argv[1]) == "--help") {
+  const auto asks = [](const std::string& word) { return word == "--help" || word == "-h"; };
+  if (argc < 2 || std::any_of(argv + 1, argv + argc, asks)) {
     std::fputs(kUsage, argc < 2 ? stderr : stdout);
     return argc < 2 ? 2 : 0;
   }

@@ -244,6 +244,7 @@ TEST_CASE("what cannot be rendered is refused with its place", "[text][chat]") {
         "refused: message 1: `content`: expected a string or an array of parts, got number");
   CHECK(turns("3") == "refused: message 1: expected an object, got number");
   CHECK(rendered("{}") == "refused: `messages`: expected an array, got none");
+  CHECK(rendered(R"({"messages": []})") == "refused: `messages`: expected at least one, got none");
   CHECK(rendered("[]") == "refused: request: expected an object, got array");
   CHECK(rendered("{").starts_with("refused: request: not a JSON value: "));
   CHECK(user_turn(R"(, "tools": {})") == "refused: `tools`: expected an array, got object");

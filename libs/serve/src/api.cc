@@ -290,7 +290,7 @@ HttpResponse Api::State::status_page() const {
   tables.insert(
       tables.begin(),
       StatusTable{
-          .title = "front",
+          .title = "HTTP",
           .columns = {"connections", "answers open", "tokens generated", "tokens a second"},
           .rows = {{fmt::format("{}", connections.open), fmt::format("{}", metrics.answers_open),
                     fmt::format("{}", metrics.generation_tokens),

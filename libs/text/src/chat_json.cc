@@ -271,6 +271,8 @@ Result<ChatRequest> parse_chat_json(std::string_view json, const ChatStyle& styl
   if (messages == nullptr || messages->type != Type::array)
     return fail(Kind::caller, "`messages`: expected an array, got {}",
                 messages == nullptr ? "none" : type_name(messages->type));
+  if (messages->items.empty())
+    return fail(Kind::caller, "`messages`: expected at least one, got none");
   ChatRequest out;
   for (size_t i = 0; i < messages->items.size(); ++i) {
     KERN_TRY(message, with_context(read_message(messages->items[i], style), "message {}", i + 1));
