@@ -86,6 +86,31 @@ void measure_leases(const Timing& timing, Pool& pool) {
   });
 }
 
+void measure_forks(const Timing& timing, Pool& pool) {
+  auto prompt = pool.lease(64 * kPageTokens);
+  measure(timing, "fork 64 pages and one more, return", 2000,
+          [&](uint32_t) { auto fork = pool.fork(*prompt, 64 * kPageTokens, 65 * kPageTokens); });
+}
+
+void measure_tiers(const Timing& timing) {
+  Pool pool(Geometry{.page_tokens = kPageTokens,
+                     .pages = 10'000,
+                     .slots = 64,
+                     .recurrent = true,
+                     .row_pages_max = 8192,
+                     .host_bytes = uint64_t{1} << 36,
+                     .page_bytes = 1 << 20,
+                     .slot_bytes = 1 << 24});
+  const Checkpoint kept = retired(pool, 64 * kPageTokens);
+  measure(timing, "park 64 pages, drop", 2000, [&](uint32_t) { auto slept = pool.park(kept); });
+  const auto twin = pool.park(kept);
+  measure(timing, "park 64 pages that have twins, drop", 2000,
+          [&](uint32_t) { auto slept = pool.park(kept); });
+  const auto alone = pool.park(retired(pool, 64 * kPageTokens));
+  measure(timing, "wake 64 pages, drop", 2000,
+          [&](uint32_t) { auto woken = pool.wake(alone->parked, 64 * kPageTokens); });
+}
+
 void measure_lookups(const Timing& timing, PrefixTree& tree) {
   std::vector<std::vector<int32_t>> prompts;
   for (uint32_t i = 0; i < 2000; ++i) prompts.push_back(prompt((i * 7919) % kCheckpoints, 64));
@@ -131,6 +156,8 @@ int main(int argc, char** argv) {
   fill(pool, tree);
   measure(timing, "null", 2000, [](uint32_t i) { asm volatile("" : : "r"(i)); });
   measure_leases(timing, pool);
+  measure_forks(timing, pool);
+  measure_tiers(timing);
   measure_lookups(timing, tree);
   measure_evictions(timing, pool, tree);
   measure_long(timing, pool, tree);
