@@ -120,6 +120,7 @@ Result<std::unique_ptr<serve::Server>> start_server(Daemon& daemon, const Daemon
   options.api_key_file = config.api_key_file;
   options.api.limits = config.limits;
   options.api.style = text.style;
+  options.api.version = KERN_VERSION;
   if (config.vendor_rules) options.api.vendor_rules.emplace();
   KERN_TRY(server, serve::Server::start(transport::raw_context(daemon.io()), options, backend,
                                         text.tokenizer, clock, daemon.log()));
