@@ -108,7 +108,7 @@ void read_domain(Reader& r, Json json, const At& at, Domain& out) {
       {{"min", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.min); }},
        {"max", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.max); }},
        {"index_into", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.index_into); }},
-       {"stride", Need::nullable,
+       {"stride", Need::optional,
         [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stride.emplace(0)); }},
        {"monotone", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.monotone); }}});
 }
