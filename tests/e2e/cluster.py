@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import pathlib
+import random
 import signal
 import socket
 import subprocess
@@ -26,14 +27,16 @@ def tool(*args, **options):
 
 
 def free_ports(count):
-    """Ports that were free a moment ago."""
+    """Ports that were free a moment ago, below the range from which the system takes ports for clients."""
     with contextlib.ExitStack() as stack:
-        socks = []
-        for _ in range(count):
+        ports = []
+        while len(ports) < count:
             sock = stack.enter_context(socket.socket())
-            sock.bind(("127.0.0.1", 0))
-            socks.append(sock)
-        return [sock.getsockname()[1] for sock in socks]
+            port = random.randrange(12000, 32000)
+            with contextlib.suppress(OSError):
+                sock.bind(("127.0.0.1", port))
+                ports.append(port)
+        return ports
 
 
 def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None):
