@@ -18,15 +18,11 @@ StageShell::StageShell(transport::IoContext& io, const Log& log, RuntimeExecutor
       log_(log),
       options_(std::move(options)),
       device_(executor, recorder),
-      broken_timer_(io) {
-  sender_ = std::make_unique<transport::PartSender>(
-      transport::PartSenderOptions{terms(transport::Purpose::parts)});
-}
+      broken_timer_(io) {}
 
 StageShell::~StageShell() {
   *alive_ = false;
   device_.shutdown_links("the process ends");
-  sender_->shutdown("the process ends");
 }
 
 transport::Terms StageShell::terms(transport::Purpose purpose) const {
@@ -63,8 +59,7 @@ void StageShell::on_head_lost() {
   ready_.reset();
   broken_timer_.cancel();
   follower_.on_head_lost();
-  groups_.clear();
-  forget_others();
+  while (!groups_.empty()) drop_group(groups_.begin()->first);
   drop_broken_item();
   act();
 }
@@ -147,7 +142,7 @@ void StageShell::report_if_ready() {
 void StageShell::act() {
   for (;;) {
     engine::StageFollower::Actions actions = follower_.take_actions();
-    for (const engine::GroupUp& up : actions.groups_up) groups_[up.group] = up.hello;
+    for (const engine::GroupUp& up : actions.groups_up) add_group(up);
     for (const engine::StageReport& report : actions.reports) {
       if (const auto* ready = std::get_if<engine::EpochReady>(&report))
         ready_ = *ready;
@@ -157,8 +152,7 @@ void StageShell::act() {
     report_if_ready();
     const bool more = !actions.send.empty();
     for (const engine::SendState& order : actions.send) send_parts(order);
-    for (const engine::GroupId group : actions.groups_gone) groups_.erase(group);
-    if (!actions.groups_gone.empty()) forget_others();
+    for (const engine::GroupId group : actions.groups_gone) drop_group(group);
     if (actions.run) start(std::move(*actions.run));
     if (!more) return;
   }
@@ -193,13 +187,28 @@ void StageShell::finished(const engine::Item& item, Result<engine::ItemResult> r
   act();
 }
 
-/// Closes the hand-off connections to ranks of groups that are gone.
-void StageShell::forget_others() {
-  std::vector<transport::Address> kept;
-  for (const auto& [id, hello] : groups_)
-    for (const std::string& text : hello.addresses)
-      if (auto address = transport::Address::parse(text)) kept.push_back(std::move(*address));
-  sender_thread_.post([this, kept = std::move(kept)] { sender_->keep_only(kept); });
+void StageShell::add_group(const engine::GroupUp& up) {
+  GroupSenderOptions o;
+  o.manifest = options_.manifest;
+  o.runtime = options_.runtime;
+  o.page_tokens = options_.page_tokens;
+  o.terms = terms(transport::Purpose::parts);
+  o.part_timeout = options_.part_timeout;
+  drop_group(up.group);
+  groups_[up.group] = std::make_unique<GroupSender>(up.hello, std::move(o));
+}
+
+/// Its thread may be in the middle of a send: it goes once every send has been answered.
+void StageShell::drop_group(engine::GroupId group) {
+  auto node = groups_.extract(group);
+  if (node.empty()) return;
+  const uint64_t departure = ++departures_;
+  GroupSender& sender = *(leaving_[departure] = std::move(node.mapped()));
+  sender.leave("the group is gone", [this, alive = alive_, departure] {
+    io_.post([this, alive, departure] {
+      if (*alive) leaving_.erase(departure);
+    });
+  });
 }
 
 void StageShell::send_parts(const engine::SendState& order) {
@@ -208,34 +217,14 @@ void StageShell::send_parts(const engine::SendState& order) {
     follower_.on_sent(order.generation, false, "the group is not known to this stage");
     return;
   }
-  sender_thread_.post([this, order, hello = group->second] {
-    Result<void> sent = send_all(order, hello);
-    io_.post([this, alive = alive_, generation = order.generation, sent = std::move(sent)] {
+  group->second->send(order, [this, generation = order.generation](Result<void> sent) {
+    io_.post([this, alive = alive_, generation, sent = std::move(sent)] {
       if (!*alive) return;
       if (!sent) log_.warn("hand-off {}: {}", generation.value(), sent.error().text());
       follower_.on_sent(generation, sent.has_value(), sent ? "" : sent.error().text());
       act();
     });
   });
-}
-
-Result<void> StageShell::send_all(const engine::SendState& order, const engine::GroupHello& group) {
-  std::vector<CutPart> kept;  // what the pieces point into
-  std::vector<transport::OutPart> parts;
-  for (const engine::HandoffState& state : group.states) {
-    const manifest::State* own = options_.manifest->state(state.name);
-    if (own == nullptr) continue;  // another stage's
-    const StateMemory memory{options_.runtime->state(state.name), options_.page_tokens};
-    for (uint32_t rank = 0; rank < group.ranks; ++rank) {
-      KERN_TRY(address, transport::Address::parse(group.addresses[rank]));
-      KERN_TRY(part,
-               cut_part(state, own->bytes, memory, order.from, order.tokens, rank, group.ranks));
-      kept.push_back(std::move(part));
-      parts.push_back({address, order.request.value(), order.generation.value(), state.name,
-                       kept.back().pieces});
-    }
-  }
-  return sender_->send(parts, options_.part_timeout);
 }
 
 }  // namespace kern::node

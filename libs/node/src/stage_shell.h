@@ -1,23 +1,22 @@
 #pragma once
 /// One stage as its head sees it: commands in, reports out. Joins the engine's StageFollower with
-/// the device thread, the data links of each epoch and the sender of hand-off parts. Used by stage
-/// 0 inside the head's process and by every other stage behind its control channel. Thread safety:
-/// everything on the IoContext's thread; `Options`' callbacks come there too. An epoch begins with
-/// ResetEpoch: links are torn down, a port for the new link is announced, and EpochReady is
-/// reported once the device is at rest and both links are up.
+/// the device thread, the data links of each epoch and a sender of hand-off parts for each group.
+/// Used by stage 0 inside the head's process and by every other stage behind its control channel.
+/// Thread safety: everything on the IoContext's thread; `Options`' callbacks come there too. An
+/// epoch begins with ResetEpoch: links are torn down, a port for the new link is announced, and
+/// EpochReady is reported once the device is at rest and both links are up.
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 
+#include "group_sender.h"
 #include "kern/base/log.h"
 #include "kern/engine/follower.h"
-#include "kern/node/handoff.h"
 #include "kern/node/join.h"
 #include "kern/node/pace.h"
 #include "kern/transport/connect.h"
-#include "kern/transport/parts.h"
 #include "stage_device.h"
 #include "worker.h"
 
@@ -65,8 +64,8 @@ class StageShell {
   void start(engine::Item item);
   void finished(const engine::Item& item, Result<engine::ItemResult> result);
   void send_parts(const engine::SendState& order);
-  void forget_others();
-  Result<void> send_all(const engine::SendState& order, const engine::GroupHello& group);
+  void add_group(const engine::GroupUp& up);
+  void drop_group(engine::GroupId group);
   transport::Terms terms(transport::Purpose purpose) const;
 
   transport::IoContext& io_;
@@ -74,7 +73,6 @@ class StageShell {
   StageShellOptions options_;
   engine::StageFollower follower_;
   StageDevice device_;
-  std::map<engine::GroupId, engine::GroupHello> groups_;
   std::optional<engine::Epoch> epoch_;
   std::optional<engine::EpochReady> ready_;  ///< of the engine, waiting for the links
   bool reported_ = false;
@@ -84,9 +82,11 @@ class StageShell {
   std::shared_ptr<transport::Link> in_, out_;
   transport::Timer broken_timer_;
   Throttle refusals_;
-  std::unique_ptr<transport::PartSender> sender_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  Worker device_thread_, sender_thread_;  // last: their jobs use the rest
+  Worker device_thread_;  // its jobs use what stands above, as the senders' do
+  std::map<engine::GroupId, std::unique_ptr<GroupSender>> groups_;
+  std::map<uint64_t, std::unique_ptr<GroupSender>> leaving_;  ///< not drained yet
+  uint64_t departures_ = 0;
 };
 
 }  // namespace kern::node
