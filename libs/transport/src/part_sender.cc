@@ -191,13 +191,6 @@ Result<void> PartSender::send(const std::vector<OutPart>& parts, TimeNs timeout)
   return pushed ? sent : pushed;
 }
 
-void PartSender::keep_only(const std::vector<Address>& addresses) {
-  std::map<std::string, std::unique_ptr<Target>> kept;
-  for (const Address& address : addresses)
-    if (auto found = impl_->targets.extract(address.text())) kept.insert(std::move(found));
-  impl_->targets = std::move(kept);
-}
-
 void PartSender::shutdown(const std::string& reason) {
   if (impl_->waker) impl_->waker->wake(reason);
 }

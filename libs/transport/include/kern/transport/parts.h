@@ -58,8 +58,6 @@ class PartSender {
   /// byte is with the system. An address that fails does not stop the others; the first failure is
   /// returned, kind peer. Connections that failed are dialed again by the next call.
   Result<void> send(const std::vector<OutPart>& parts, TimeNs timeout);
-  /// Closes the connections to addresses that are not in `addresses`.
-  void keep_only(const std::vector<Address>& addresses);
   /// Any thread: fails the current send and every later one.
   void shutdown(const std::string& reason);
   const PartSenderCounters& counters() const;
