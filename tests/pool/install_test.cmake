@@ -22,7 +22,7 @@ foreach(file ${files})
 endforeach()
 
 set(examples ${WORK}/installed/share/kern-pool/examples)
-must(${CMAKE_COMMAND} -S ${examples} -B ${WORK}/cmake -D CMAKE_PREFIX_PATH=${WORK}/installed
+must(${CMAKE_COMMAND} -G Ninja -S ${examples} -B ${WORK}/cmake -D CMAKE_PREFIX_PATH=${WORK}/installed
   -D CMAKE_C_COMPILER=${CC} -D CMAKE_CXX_COMPILER=${CXX}
   "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror" "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror")
 must(${CMAKE_COMMAND} --build ${WORK}/cmake)
