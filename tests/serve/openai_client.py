@@ -7,13 +7,18 @@ usage: openai_client.py SCRIPTED_SERVER              against the scripted model,
 import argparse
 import concurrent.futures
 import json
+import os
 import subprocess
 import sys
 import unittest
 import urllib.error
 import urllib.request
 
-import openai
+try:
+    import openai
+except ImportError:
+    print("python3 has no openai")
+    sys.exit(1 if os.environ.get("KERN_REQUIRE_PYTHON") == "1" else 77)
 
 ARGUMENTS = None
 TOOLS = [{"type": "function", "function": {
