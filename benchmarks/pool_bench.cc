@@ -1,20 +1,44 @@
 // What the pool's operations cost on a pool of a million pages with 100,000 checkpoints in its
-// tree. One line an entry: the median over the repetitions of nanoseconds an operation. `null` is
-// an empty operation, the floor of every other line. `--once`: one short repetition, to see that it
-// runs.
+// tree. One line an entry: the median and the least over the repetitions of nanoseconds an
+// operation, allocations an operation, and the goal where there is one. `null` is an empty
+// operation, the floor of every other line; `memcmp` of a lookup's bytes is the floor of that
+// lookup. `--once`: one short repetition on 1,000 checkpoints, to see that it runs.
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <numeric>
 #include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kern/pool/pool.h"
 #include "kern/pool/prefix.h"
+
+namespace {
+
+uint64_t allocations = 0;
+
+}  // namespace
+
+void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes)) return memory;
+  throw std::bad_alloc();
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace {
 
@@ -24,142 +48,287 @@ using kern::pool::Pool;
 using kern::pool::PrefixTree;
 
 constexpr uint32_t kPageTokens = 64;
-constexpr uint32_t kCheckpoints = 100'000;
-constexpr uint32_t kSystemTokens = 8 * kPageTokens;  // shared by every checkpoint
-constexpr uint32_t kTurnTokens = 2 * kPageTokens;    // of its own
+constexpr uint32_t kTurnTokens = 2 * kPageTokens;  // of a checkpoint's own, in every shape
+constexpr uint32_t kMillion = 1 << 20;
+constexpr double kNoGoal = 0;
+constexpr double kLookupGoalNs = 300'000;  // of a million tokens
 
-struct Timing {
-  int repetitions = 11;
-  int operations = 2000;
-};
-
-template <class Operation>
-void measure(const Timing& timing, const char* name, int operations, Operation&& operation) {
-  operations = std::min(operations, timing.operations);
-  std::vector<double> ns;
-  for (int r = 0; r < timing.repetitions; ++r) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < operations; ++i) operation(static_cast<uint32_t>(i));
-    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
-    ns.push_back(spent.count() / operations);
-  }
-  std::nth_element(ns.begin(), ns.begin() + static_cast<std::ptrdiff_t>(ns.size() / 2), ns.end());
-  std::printf("%-44s %12.1f ns\n", name, ns[ns.size() / 2]);
+double lease_goal_ns(uint32_t pages) {
+  return 200 + 5.0 * pages;
 }
 
-std::vector<int32_t> prompt(uint32_t which, uint32_t extra) {
-  std::vector<int32_t> tokens(kSystemTokens + kTurnTokens + extra);
-  std::iota(tokens.begin(), tokens.end(), 0);
-  tokens[kSystemTokens] = static_cast<int32_t>(1'000'000 + which);
-  return tokens;
+struct Bench {
+  int repetitions = 11;
+  int operations_max = 2000;
+  uint32_t checkpoints = 100'000;
+  int goals = 0, missed = 0;
+
+  // Median nanoseconds of one operation; `steady` says that it must not allocate.
+  template <class Operation>
+  double measure(const std::string& name, int operations, double goal_ns, bool steady,
+                 Operation&& operation) {
+    operations = std::min(operations, operations_max);
+    operation(0u);  // whatever grows has grown
+    const uint64_t allocated_before = allocations;
+    double ns[64];
+    for (int r = 0; r < repetitions; ++r) {
+      const auto start = std::chrono::steady_clock::now();
+      for (int i = 0; i < operations; ++i) operation(static_cast<uint32_t>(i));
+      const std::chrono::duration<double, std::nano> spent =
+          std::chrono::steady_clock::now() - start;
+      ns[r] = spent.count() / operations;
+    }
+    const double allocated = static_cast<double>(allocations - allocated_before) /
+                             (static_cast<double>(operations) * repetitions);
+    std::sort(ns, ns + repetitions);
+    report(name, ns[repetitions / 2], ns[0], allocated, goal_ns, steady);
+    return ns[repetitions / 2];
+  }
+
+ private:
+  void report(const std::string& name, double median, double least, double allocated,
+              double goal_ns, bool steady) {
+    std::printf("%-52s %12.1f %12.1f %8.2f", name.c_str(), median, least, allocated);
+    const bool fast = goal_ns == kNoGoal || median <= goal_ns;
+    const bool still = !steady || allocated == 0;
+    if (goal_ns != kNoGoal) std::printf("  <= %.0f ns: %s", goal_ns, fast ? "pass" : "FAIL");
+    if (steady) std::printf("  0 allocations: %s", still ? "pass" : "FAIL");
+    std::printf("\n");
+    goals += (goal_ns != kNoGoal) + steady;
+    missed += !fast + !still;
+  }
+};
+
+Geometry million_pages(const Bench& bench) {
+  return {.page_tokens = kPageTokens,
+          .pages = 1'000'001,
+          .slots = bench.checkpoints + 4096,
+          .recurrent = true,
+          .row_pages_max = 2 * kMillion / kPageTokens};
+}
+
+// Some tokens, the same for one `family`; families differ from their first token on.
+std::vector<int32_t> text(int32_t family, uint32_t tokens) {
+  std::vector<int32_t> out(tokens);
+  std::iota(out.begin(), out.end(), 0);
+  if (tokens > 0) out[0] = -1 - family;
+  return out;
 }
 
 Checkpoint retired(Pool& pool, uint32_t tokens) {
   return pool.retire(std::move(*pool.lease(tokens)), tokens);
 }
 
-void fill(Pool& pool, PrefixTree& tree) {
-  const Checkpoint system = retired(pool, kSystemTokens);
-  const uint32_t len = kSystemTokens + kTurnTokens;
-  for (uint32_t i = 0; i < kCheckpoints; ++i) {
-    auto turn = pool.restore(system, kSystemTokens, len);
-    tree.insert(prompt(i, 0), pool.retire(std::move(turn->lease), len));
+// A checkpoint of `len` positions of which the first are `base`'s, shared in place.
+Checkpoint grown(Pool& pool, const Checkpoint& base, uint32_t len) {
+  return pool.retire(std::move(pool.restore(base, base.len(), len)->lease), len);
+}
+
+// A pool and a tree whose every checkpoint begins with the same tokens and has a turn of its own.
+struct Shared {
+  Shared(const Bench& bench, uint32_t shared_tokens)
+      : pool(million_pages(bench)), tree(pool), prompt(text(0, shared_tokens + kTurnTokens + 1)) {
+    const Checkpoint system = retired(pool, shared_tokens);
+    for (uint32_t i = 0; i < bench.checkpoints; ++i)
+      tree.insert(of(i, 0), grown(pool, system, shared_tokens + kTurnTokens));
+  }
+  // Checkpoint `which`, and `more` tokens behind it (0 or 1).
+  std::span<const int32_t> of(uint32_t which, uint32_t more) {
+    prompt[prompt.size() - 1 - kTurnTokens] = static_cast<int32_t>(kMillion * 2 + which);
+    return std::span(prompt).first(prompt.size() - 1 + more);
+  }
+  Pool pool;
+  PrefixTree tree;
+  std::vector<int32_t> prompt;
+};
+
+// --- leases -----------------------------------------------------------------------------------
+
+void measure_leases(Bench& bench, Pool& pool) {
+  for (const uint32_t pages : {1u, 64u, 4096u}) {
+    const int operations = pages > 64 ? 200 : 2000;
+    const std::string size = std::to_string(pages) + (pages == 1 ? " page" : " pages");
+    const uint32_t tokens = pages * kPageTokens;
+    bench.measure("lease, return: " + size, operations, kNoGoal, true,
+                  [&](uint32_t) { auto lease = pool.lease(tokens); });
+    bench.measure("lease, retire, drop: " + size, operations, lease_goal_ns(pages), true,
+                  [&](uint32_t) { const Checkpoint kept = retired(pool, tokens); });
+    const Checkpoint kept = retired(pool, tokens);
+    bench.measure("restore and one page more, return: " + size, operations, kNoGoal, true,
+                  [&](uint32_t) { auto lease = pool.restore(kept, tokens, tokens + kPageTokens); });
+    auto running = pool.lease(tokens);
+    bench.measure("fork and one page more, return: " + size, operations, kNoGoal, true,
+                  [&](uint32_t) { auto fork = pool.fork(*running, tokens, tokens + kPageTokens); });
+    bench.measure("checkpoint of what is frozen, drop: " + size, operations, kNoGoal, true,
+                  [&](uint32_t) { auto frozen = pool.checkpoint(*running, tokens); });
+    bench.measure("lease, checkpoint, drop both: " + size, operations, kNoGoal, true,
+                  [&](uint32_t) {
+                    auto lease = pool.lease(tokens);
+                    auto frozen = pool.checkpoint(*lease, tokens);
+                  });
   }
 }
 
-void measure_leases(const Timing& timing, Pool& pool) {
-  const auto cycle = [&](uint32_t pages) {
-    return [&pool, pages](uint32_t) { auto lease = pool.lease(pages * kPageTokens); };
-  };
-  measure(timing, "lease, return: 1 page", 2000, cycle(1));
-  measure(timing, "lease, return: 64 pages", 2000, cycle(64));
-  measure(timing, "lease, return: 4096 pages", 200, cycle(4096));
-  const auto retire = [&](uint32_t pages) {
-    return [&pool, pages](uint32_t) { const Checkpoint kept = retired(pool, pages * kPageTokens); };
-  };
-  measure(timing, "lease, retire, drop: 1 page", 2000, retire(1));
-  measure(timing, "lease, retire, drop: 64 pages", 2000, retire(64));
-  measure(timing, "lease, retire, drop: 4096 pages", 200, retire(4096));
-  const Checkpoint kept = retired(pool, 4096 * kPageTokens);
-  measure(timing, "restore 4096 pages and one more, return", 200, [&](uint32_t) {
-    auto restored = pool.restore(kept, kept.len(), kept.len() + kPageTokens);
+void measure_tiers(Bench& bench) {
+  Pool pool({.page_tokens = kPageTokens,
+             .pages = 10'000,
+             .slots = 64,
+             .recurrent = true,
+             .row_pages_max = 8192,
+             .host_bytes = uint64_t{1} << 36,
+             .page_bytes = 1 << 20,
+             .slot_bytes = 1 << 24});
+  for (const uint32_t pages : {1u, 64u, 4096u}) {
+    const int operations = pages > 64 ? 200 : 2000;
+    const std::string size = std::to_string(pages) + (pages == 1 ? " page" : " pages");
+    const Checkpoint kept = retired(pool, pages * kPageTokens);
+    bench.measure("park, drop: " + size, operations, kNoGoal, false,
+                  [&](uint32_t) { auto slept = pool.park(kept); });
+    const auto twin = pool.park(kept);
+    bench.measure("park what has twins, drop: " + size, operations, kNoGoal, false,
+                  [&](uint32_t) { auto slept = pool.park(kept); });
+    const auto alone = pool.park(retired(pool, pages * kPageTokens));
+    bench.measure("wake, drop: " + size, operations, kNoGoal, false,
+                  [&](uint32_t) { auto woken = pool.wake(alone->parked, pages * kPageTokens); });
+  }
+}
+
+// --- the tree ---------------------------------------------------------------------------------
+
+void measure_evictions(Bench& bench) {
+  Shared shape(bench, 8 * kPageTokens);
+  uint32_t next = bench.checkpoints;
+  const uint32_t len = 8 * kPageTokens + kTurnTokens;
+  bench.measure("insert, evict one: 10 pages", 2000, kNoGoal, false, [&](uint32_t) {
+    shape.tree.insert(shape.of(next++, 0), retired(shape.pool, len));
+    shape.tree.evict();
   });
-}
-
-void measure_forks(const Timing& timing, Pool& pool) {
-  auto prompt = pool.lease(64 * kPageTokens);
-  measure(timing, "fork 64 pages and one more, return", 2000,
-          [&](uint32_t) { auto fork = pool.fork(*prompt, 64 * kPageTokens, 65 * kPageTokens); });
-}
-
-void measure_tiers(const Timing& timing) {
-  Pool pool(Geometry{.page_tokens = kPageTokens,
-                     .pages = 10'000,
-                     .slots = 64,
-                     .recurrent = true,
-                     .row_pages_max = 8192,
-                     .host_bytes = uint64_t{1} << 36,
-                     .page_bytes = 1 << 20,
-                     .slot_bytes = 1 << 24});
-  const Checkpoint kept = retired(pool, 64 * kPageTokens);
-  measure(timing, "park 64 pages, drop", 2000, [&](uint32_t) { auto slept = pool.park(kept); });
-  const auto twin = pool.park(kept);
-  measure(timing, "park 64 pages that have twins, drop", 2000,
-          [&](uint32_t) { auto slept = pool.park(kept); });
-  const auto alone = pool.park(retired(pool, 64 * kPageTokens));
-  measure(timing, "wake 64 pages, drop", 2000,
-          [&](uint32_t) { auto woken = pool.wake(alone->parked, 64 * kPageTokens); });
-}
-
-void measure_lookups(const Timing& timing, PrefixTree& tree) {
-  std::vector<std::vector<int32_t>> prompts;
-  for (uint32_t i = 0; i < 2000; ++i) prompts.push_back(prompt((i * 7919) % kCheckpoints, 64));
-  measure(timing, "lookup: 640 tokens of 100,000 checkpoints", 2000,
-          [&](uint32_t i) { auto hit = tree.lookup(prompts[i]); });
-  auto unknown = prompt(0, 0);
-  unknown[kSystemTokens] = -1;
-  measure(timing, "lookup: 512 tokens, then unknown", 2000,
-          [&](uint32_t) { auto hit = tree.lookup(unknown); });
-  unknown[0] = -1;
-  measure(timing, "lookup: unknown from the start", 2000,
-          [&](uint32_t) { auto hit = tree.lookup(unknown); });
-}
-
-void measure_evictions(const Timing& timing, Pool& pool, PrefixTree& tree) {
-  uint32_t next = kCheckpoints;
-  const uint32_t len = kSystemTokens + kTurnTokens;
-  measure(timing, "evict one, lease, retire, insert: 10 pages", 200, [&](uint32_t) {
-    tree.evict();
-    tree.insert(prompt(next++, 0), retired(pool, len));
+  bench.measure("insert what is there", 2000, kNoGoal, false, [&](uint32_t) {
+    shape.tree.insert(shape.of(next - 1, 0), retired(shape.pool, len));
   });
+  // Fill what is left, so that each lease has to make its room first.
+  std::vector<kern::pool::Lease> rest;
+  for (uint32_t pages = 1 << 14; pages > 0; pages /= 2)
+    while (auto lease = shape.pool.lease(pages * kPageTokens)) rest.push_back(std::move(*lease));
+  for (const uint32_t pages : {2u, 64u})
+    bench.measure("full: evict, lease, retire, insert: " + std::to_string(pages) + " pages", 200,
+                  kNoGoal, false, [&](uint32_t) {
+                    auto lease = shape.pool.lease(pages * kPageTokens);
+                    if (!lease) {
+                      shape.tree.evict(lease.denied().missing);
+                      lease = shape.pool.lease(pages * kPageTokens);
+                    }
+                    const auto tokens = text(static_cast<int32_t>(next++), pages * kPageTokens);
+                    shape.tree.insert(tokens,
+                                      shape.pool.retire(std::move(*lease), pages * kPageTokens));
+                  });
 }
 
-void measure_long(const Timing& timing, Pool& pool, PrefixTree& tree) {
-  std::vector<int32_t> tokens(256 * 1024);
-  std::iota(tokens.begin(), tokens.end(), -1'000'000);
-  tree.insert(tokens, retired(pool, static_cast<uint32_t>(tokens.size())));
-  tokens.push_back(0);
-  measure(timing, "lookup: 262,144 tokens", 100, [&](uint32_t) { auto hit = tree.lookup(tokens); });
+// What comparing as many tokens costs at least.
+double measure_memcmp(Bench& bench, const char* size, uint32_t tokens, int operations) {
+  const std::vector<int32_t> a = text(0, tokens), b = a;
+  return bench.measure(std::string("memcmp: ") + size + " tokens", operations, kNoGoal, false,
+                       [&](uint32_t) {
+                         int differ = std::memcmp(a.data(), b.data(), tokens * sizeof(int32_t));
+                         asm volatile("" : "+r"(differ) : : "memory");
+                       });
+}
+
+struct Size {
+  const char* name;
+  uint32_t tokens;
+  int operations;
+};
+constexpr Size kSizes[] = {{"1k", 1024, 2000}, {"32k", 32 * 1024, 500}, {"1M", kMillion, 40}};
+
+double lookup_goal(const Size& size) {
+  return size.tokens == kMillion ? kLookupGoalNs : kNoGoal;
+}
+
+void ratio(double lookup, double floor) {
+  std::printf("%-52s %12.2f\n", "  times memcmp", lookup / floor);
+}
+
+// Every checkpoint begins with the same N tokens; each lookup asks for another one.
+void measure_shared(Bench& bench, const Size& size, double floor) {
+  const std::string name = size.name;
+  Shared shape(bench, size.tokens - kTurnTokens);
+  uint32_t which = 0;
+  const auto next = [&] { return which = (which + 7919) % bench.checkpoints; };
+  ratio(bench.measure("lookup, all share, hit at the end: " + name, size.operations,
+                      lookup_goal(size), true,
+                      [&](uint32_t) { auto hit = shape.tree.lookup(shape.of(next(), 1)); }),
+        floor);
+  bench.measure(
+      "lookup, all share, miss behind: " + name, size.operations, lookup_goal(size), true,
+      [&](uint32_t) { auto hit = shape.tree.lookup(shape.of(bench.checkpoints + 1, 1)); });
+}
+
+// No two checkpoints begin alike; one of them is long.
+void measure_distinct(Bench& bench, const Size& size, double floor) {
+  const std::string name = size.name;
+  Pool pool(million_pages(bench));
+  PrefixTree tree(pool);
+  std::vector<int32_t> prompt = text(0, size.tokens + 1);
+  for (uint32_t i = 0; i < bench.checkpoints; ++i) {
+    prompt[0] = static_cast<int32_t>(i);
+    tree.insert(std::span(prompt).first(kTurnTokens), retired(pool, kTurnTokens));
+  }
+  prompt[0] = -1;
+  tree.insert(std::span(prompt).first(size.tokens), retired(pool, size.tokens));
+  ratio(bench.measure("lookup, all distinct, hit at the end: " + name, size.operations,
+                      lookup_goal(size), true, [&](uint32_t) { auto hit = tree.lookup(prompt); }),
+        floor);
+  prompt[kPageTokens] = -1;
+  bench.measure("lookup, all distinct, miss at token 64: " + name, 2000, kNoGoal, true,
+                [&](uint32_t) { auto hit = tree.lookup(prompt); });
+  prompt[0] = -2;
+  bench.measure("lookup, all distinct, miss at once: " + name, 2000, kNoGoal, true,
+                [&](uint32_t) { auto hit = tree.lookup(prompt); });
+}
+
+// One conversation with a checkpoint every 512 tokens, among short ones: a step a checkpoint.
+void measure_conversation(Bench& bench, const Size& size, double floor) {
+  const std::string name = size.name;
+  Shared shape(bench, 8 * kPageTokens);
+  const std::vector<int32_t> prompt = text(1, size.tokens + 1);
+  std::optional<Checkpoint> last;
+  for (uint32_t len = 512; len <= size.tokens; len += 512) {
+    last = last ? grown(shape.pool, *last, len) : retired(shape.pool, len);
+    shape.tree.insert(std::span(prompt).first(len), last->share());
+  }
+  ratio(bench.measure("lookup, a checkpoint every 512, hit at the end: " + name, size.operations,
+                      lookup_goal(size), true,
+                      [&](uint32_t) { auto hit = shape.tree.lookup(prompt); }),
+        floor);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Timing timing;
-  if (argc == 2 && std::strcmp(argv[1], "--once") == 0) timing = {1, 100};
-  Pool pool(Geometry{.page_tokens = kPageTokens,
-                     .pages = 1'000'001,
-                     .slots = kCheckpoints + 64,
-                     .recurrent = true,
-                     .row_pages_max = 8192});
-  PrefixTree tree(pool);
-  fill(pool, tree);
-  measure(timing, "null", 2000, [](uint32_t i) { asm volatile("" : : "r"(i)); });
-  measure_leases(timing, pool);
-  measure_forks(timing, pool);
-  measure_tiers(timing);
-  measure_lookups(timing, tree);
-  measure_evictions(timing, pool, tree);
-  measure_long(timing, pool, tree);
+  Bench bench;
+  if (argc == 2 && std::strcmp(argv[1], "--once") == 0) {
+    bench.repetitions = 1;
+    bench.operations_max = 2;
+    bench.checkpoints = 1000;
+  } else if (argc != 1) {
+    std::fprintf(stderr, "usage: pool-bench [--once]\n");
+    return 2;
+  }
+  std::printf("%-52s %12s %12s %8s\n", "operation", "median ns", "least ns", "allocs");
+  bench.measure("null", 2000, kNoGoal, false, [](uint32_t i) { asm volatile("" : : "r"(i)); });
+  {
+    Shared shape(bench, 8 * kPageTokens);
+    measure_leases(bench, shape.pool);
+  }
+  measure_tiers(bench);
+  measure_evictions(bench);
+  for (const Size& size : kSizes) {
+    const double floor = measure_memcmp(bench, size.name, size.tokens, size.operations);
+    measure_shared(bench, size, floor);
+    measure_distinct(bench, size, floor);
+    measure_conversation(bench, size, floor);
+  }
+  std::printf("%d goals, %d missed\n", bench.goals, bench.missed);
   return 0;
 }
