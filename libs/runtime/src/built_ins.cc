@@ -277,8 +277,12 @@ Result<void> check_collective(const Row& row, std::span<const BoundArg> args, in
     return fail(Kind::manifest, "`extern:{}` arg #3 is no rank of a group", row.name);
   const bool many_sent = row.form == Form::reduce_scatter || row.form == Form::all_to_all;
   const bool many_received = row.form == Form::all_gather || row.form == Form::all_to_all;
-  KERN_TRY_VOID(check_room(row, args[0], 0, many_sent ? count * ranks : count, element));
-  return check_room(row, args[1], 1, many_received ? count * ranks : count, element);
+  const std::optional<int64_t> all = checked_mul(count, ranks);
+  if (!all || !checked_mul(*all, element))
+    return fail(Kind::manifest, "`extern:{}`: {} elements for each of {} ranks overflow 64 bits",
+                row.name, count, ranks);
+  KERN_TRY_VOID(check_room(row, args[0], 0, many_sent ? *all : count, element));
+  return check_room(row, args[1], 1, many_received ? *all : count, element);
 }
 
 }  // namespace

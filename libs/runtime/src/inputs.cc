@@ -19,17 +19,17 @@ using manifest::State;
 using manifest::Verified;
 
 /// How many places an `index_into` may name: [0, count).
-int64_t places_in(const Verified& manifest, const Store& store, const manifest::Domain& domain) {
+int64_t places_in(const Verified& manifest, const Layout& layout, const manifest::Domain& domain) {
   if (const auto index = manifest.index().states.find(domain.index_into)) {
     const State& state = manifest->states[*index];
-    const Capacity& capacity = store.capacity();
+    const Capacity& capacity = layout.capacity;
     switch (state.size) {
       case State::Size::per_token:
         return domain.stride ? capacity.pages : capacity.pages * capacity.page_tokens;
       case State::Size::per_seq:
-        return domain.stride ? store.state_bytes(*index) / *domain.stride : capacity.slots;
+        return domain.stride ? layout.state_bytes[*index] / *domain.stride : capacity.slots;
       default:
-        return store.state_bytes(*index) / domain.stride.value_or(1);
+        return layout.state_bytes[*index] / domain.stride.value_or(1);
     }
   }
   const Buffer* target = manifest.buffer(domain.index_into);
@@ -51,7 +51,7 @@ void set_bound(const Bound& bound, Values& values, const Cell*& cell, double& re
   }
 }
 
-CheckedInput checked_input(const Verified& manifest, const Store& store, size_t index,
+CheckedInput checked_input(const Verified& manifest, const Layout& layout, size_t index,
                            const std::byte* data, Values& values) {
   const Buffer& buffer = manifest->buffers[index];
   CheckedInput out;
@@ -63,7 +63,7 @@ CheckedInput checked_input(const Verified& manifest, const Store& store, size_t 
   out.monotone = domain.monotone;
   if (!domain.index_into.empty()) {
     out.min = values.of_integer(0);
-    out.max = values.of_integer(places_in(manifest, store, domain) - 1);
+    out.max = values.of_integer(places_in(manifest, layout, domain) - 1);
   }
   if (domain.min) set_bound(*domain.min, values, out.min, out.min_real, out.has_min_real);
   if (domain.max) set_bound(*domain.max, values, out.max, out.max_real, out.has_max_real);
@@ -120,7 +120,8 @@ Result<void> check_as(const Buffer& buffer, const CheckedInput& input, int64_t c
 }  // namespace
 
 Result<void> add_checked_inputs(const Verified& manifest, const manifest::Program& program,
-                                const Store& store, LoweredProgram& out) {
+                                const Layout& layout, const Addresses& addresses,
+                                LoweredProgram& out) {
   std::set<size_t> seen;
   for (const manifest::Call& call : program.calls)
     for (const manifest::CallArg& arg : call.args) {
@@ -130,9 +131,9 @@ Result<void> add_checked_inputs(const Verified& manifest, const manifest::Progra
       const Buffer& buffer = manifest->buffers[index];
       const bool filled = buffer.kind == BufferKind::input || buffer.kind == BufferKind::inout;
       if (!filled || !buffer.domain || !seen.insert(index).second) continue;
-      const std::byte* data = store.buffer(index, {});
+      const std::byte* data = addresses.buffers[index];
       KERN_ASSERT(data != nullptr, "input `{}`", buffer.name);
-      out.inputs.push_back(checked_input(manifest, store, index, data, out.values));
+      out.inputs.push_back(checked_input(manifest, layout, index, data, out.values));
     }
   return {};
 }

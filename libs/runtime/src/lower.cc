@@ -28,7 +28,7 @@ class Lowering {
   Lowering(const LowerContext& context, size_t program)
       : context_(context),
         program_(context.manifest->programs[program]),
-        places_(context.store.places(program)),
+        places_(context.layout.programs[program]),
         out_(context.manifest->vars) {
     out_.name = program_.name;
   }
@@ -42,11 +42,11 @@ class Lowering {
   Result<void> set_kernel(const manifest::Launch& launch, Launch& out);
   Result<void> set_built_in(const manifest::Launch& launch, std::span<const BoundArg> args,
                             Launch& out);
-  BoundArg bind_param(const CallArg& arg, const ParamType& type);
+  Result<BoundArg> bind_param(const CallArg& arg, const ParamType& type);
   Result<BoundArg> bind_arg(const manifest::Op& op, const LaunchArg& arg, const ParamType& type,
                             std::span<const BoundArg> params, size_t call);
   BoundArg buffer_arg(const manifest::BufferArg& arg);
-  BoundArg state_arg(const manifest::StateArg& arg);
+  Result<BoundArg> state_arg(const manifest::StateArg& arg);
   BoundArg scratch_arg(const manifest::Op& op, const std::string& name, size_t call);
   Result<BoundArg> pack_arg(const manifest::Op& op, const manifest::Pack& pack,
                             std::span<const BoundArg> params, size_t call);
@@ -62,8 +62,8 @@ class Lowering {
 BoundArg Lowering::buffer_arg(const manifest::BufferArg& arg) {
   const auto index = context_.manifest.index().buffers.find(arg.buffer);
   KERN_ASSERT(index.has_value(), "buffer `{}`", arg.buffer);
-  std::byte* base = context_.store.buffer(*index, places_);
-  KERN_ASSERT(base != nullptr, "buffer `{}` has no bytes in `{}`", arg.buffer, program_.name);
+  std::byte* base = context_.addresses.buffer(*index, places_);
+  KERN_ASSERT(base != nullptr, "buffer `{}` has no address in `{}`", arg.buffer, program_.name);
   BoundArg out;
   out.cell = out_.values.of_pointer(base + arg.offset_bytes);
   out.name = arg.buffer;
@@ -71,13 +71,18 @@ BoundArg Lowering::buffer_arg(const manifest::BufferArg& arg) {
   return out;
 }
 
-BoundArg Lowering::state_arg(const manifest::StateArg& arg) {
+Result<BoundArg> Lowering::state_arg(const manifest::StateArg& arg) {
   const auto index = context_.manifest.index().states.find(arg.state);
   KERN_ASSERT(index.has_value(), "state `{}`", arg.state);
+  // How large a state is, is known here only.
+  const int64_t bytes = context_.layout.state_bytes[*index];
+  if (arg.offset_bytes >= bytes && arg.offset_bytes != 0)
+    return fail(Kind::manifest, "byte {} of state `{}`, which has {} at this capacity",
+                arg.offset_bytes, arg.state, bytes);
   BoundArg out;
-  out.cell = out_.values.of_pointer(context_.store.state(*index) + arg.offset_bytes);
+  out.cell = out_.values.of_pointer(context_.addresses.states[*index] + arg.offset_bytes);
   out.name = arg.state;
-  out.bytes_left = context_.store.state_bytes(*index) - arg.offset_bytes;
+  out.bytes_left = bytes - arg.offset_bytes;
   return out;
 }
 
@@ -98,15 +103,20 @@ BoundArg Lowering::rank_arg(const std::string& group) {
   return out;
 }
 
-BoundArg Lowering::bind_param(const CallArg& arg, const ParamType& type) {
-  BoundArg out = std::visit(
-      Match{[&](const manifest::BufferArg& a) { return buffer_arg(a); },
-            [&](const manifest::StateArg& a) { return state_arg(a); },
-            [&](const manifest::VarRef& a) { return BoundArg{out_.values.of_var(a.name)}; },
-            [&](const manifest::ExprArg& a) { return BoundArg{out_.values.of(a.expr)}; },
-            [&](const Literal& a) { return literal_arg(a); },
-            [&](const manifest::RankRef& a) { return rank_arg(a.group); }},
-      arg);
+Result<BoundArg> Lowering::bind_param(const CallArg& arg, const ParamType& type) {
+  using Bound = Result<BoundArg>;
+  KERN_TRY(out,
+           std::visit(Match{[&](const manifest::BufferArg& a) -> Bound { return buffer_arg(a); },
+                            [&](const manifest::StateArg& a) -> Bound { return state_arg(a); },
+                            [&](const manifest::VarRef& a) -> Bound {
+                              return BoundArg{out_.values.of_var(a.name)};
+                            },
+                            [&](const manifest::ExprArg& a) -> Bound {
+                              return BoundArg{out_.values.of(a.expr)};
+                            },
+                            [&](const Literal& a) -> Bound { return literal_arg(a); },
+                            [&](const manifest::RankRef& a) -> Bound { return rank_arg(a.group); }},
+                      arg));
   out.type = type;
   return out;
 }
@@ -116,7 +126,7 @@ BoundArg Lowering::scratch_arg(const manifest::Op& op, const std::string& name, 
   for (size_t i = 0; i < op.scratch.size(); ++i) {
     if (op.scratch[i].name != name) continue;
     BoundArg out;
-    out.cell = out_.values.of_pointer(context_.store.arena() + offsets[i]);
+    out.cell = out_.values.of_pointer(context_.addresses.arena + offsets[i]);
     out.name = op.scratch[i].name;
     out.bytes_left = *manifest::bytes_of(op.scratch[i].dtype, op.scratch[i].shape,
                                          context_.manifest.at_bounds());
@@ -199,7 +209,7 @@ Result<BoundArg> Lowering::bind_arg(const manifest::Op& op, const LaunchArg& arg
 Result<void> Lowering::set_kernel(const manifest::Launch& launch, Launch& out) {
   const auto module = context_.manifest.index().modules.find(launch.module);
   KERN_ASSERT(module.has_value(), "module `{}`", launch.module);
-  KERN_TRY(entry, context_.modules[*module].find(launch.entry));
+  KERN_TRY(entry, context_.find_entry(*module, launch.entry));
   out.entry = entry;
   for (size_t axis = 0; axis < 3; ++axis) {
     out.block[axis] = axis < launch.block.size() ? static_cast<uint32_t>(launch.block[axis]) : 1;
@@ -270,8 +280,12 @@ Result<void> Lowering::add_call(size_t call) {
   KERN_ASSERT(op != nullptr && op->params.size() == source.args.size(), "op `{}`", source.op);
   std::vector<BoundArg> params;
   params.reserve(source.args.size());
-  for (size_t i = 0; i < source.args.size(); ++i)
-    params.push_back(bind_param(source.args[i], op->params[i]));
+  for (size_t i = 0; i < source.args.size(); ++i) {
+    KERN_TRY(param, with_context(bind_param(source.args[i], op->params[i]),
+                                 "program `{}`, call {}, op `{}` arg #{}", program_.name, call,
+                                 op->name, i));
+    params.push_back(param);
+  }
   for (size_t i = 0; i < op->launches.size(); ++i)
     KERN_TRY_VOID(with_context(add_launch(*op, op->launches[i], params, call),
                                "program `{}`, call {}, op `{}` launch #{}", program_.name, call,
@@ -280,7 +294,8 @@ Result<void> Lowering::add_call(size_t call) {
 }
 
 Result<LoweredProgram> Lowering::finish() {
-  KERN_TRY_VOID(add_checked_inputs(context_.manifest, program_, context_.store, out_));
+  KERN_TRY_VOID(
+      add_checked_inputs(context_.manifest, program_, context_.layout, context_.addresses, out_));
   out_.values.evaluate(context_.manifest.vars_max());
   for (const Launch& launch : out_.launches)
     if (launch.shared_bytes != nullptr)

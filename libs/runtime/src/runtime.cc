@@ -6,6 +6,8 @@
 #include "kern/base/assert.h"
 #include "lower.h"
 #include "machine.h"
+#include "modules.h"
+#include "store.h"
 
 namespace kern::runtime {
 namespace {
@@ -61,7 +63,7 @@ class HostRuntime final : public Runtime {
   };
 
   LowerContext lower_context(const Verified& manifest) const {
-    return {manifest, store_, modules_, ranks_, peers_};
+    return {manifest, store_.layout(), store_.addresses(), find_entry_, ranks_, peers_};
   }
   Result<void> bind(const Verified& manifest, size_t index, const safetensors::Catalog* weights,
                     bool in_place);
@@ -76,6 +78,9 @@ class HostRuntime final : public Runtime {
   std::map<std::string, PeerGroup*> peers_;
   Ranks ranks_;
   std::vector<LoadedModule> modules_;
+  FindEntry find_entry_ = [this](size_t module, const std::string& entry) {
+    return modules_[module].find(entry);
+  };
   Store store_;
   Machine machine_;
   NameLookups names_;
@@ -154,6 +159,7 @@ Result<void> HostRuntime::prepare(const Verified& manifest, const safetensors::C
   for (size_t i = 0; i < manifest->buffers.size(); ++i)
     if (manifest->buffers[i].kind == BufferKind::weight)
       KERN_TRY_VOID(bind(manifest, i, weights, in_place));
+  store_.point_peers(manifest);
   KERN_TRY_VOID(derive(manifest, weights, in_place));
   int64_t shared = 0, collective = 0;
   for (size_t p = 0; p < manifest->programs.size(); ++p) {
@@ -323,10 +329,7 @@ Result<Ranks> ranks_of(const manifest::Manifest& manifest, const Options& option
 Result<std::unique_ptr<Runtime>> Runtime::load(const Verified& manifest,
                                                const safetensors::Catalog* weights,
                                                const Options& options, const Log& log) {
-  if (manifest->device != manifest::Device::host)
-    return fail(Kind::device,
-                "manifest `{}` is for the cuda device, this runtime has the host only",
-                manifest->model);
+  KERN_TRY_VOID(check_device(manifest));
   if (options.threads < 1)
     return fail(Kind::caller, "{} threads, expected at least 1", options.threads);
   KERN_TRY(ranks, ranks_of(*manifest, options));
@@ -336,7 +339,8 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const Verified& manifest,
     KERN_TRY(loaded, LoadedModule::load(module, search));
     modules.push_back(std::move(loaded));
   }
-  KERN_TRY(store, Store::create(manifest, options.capacity));
+  KERN_TRY(layout, lay_out(manifest, options.capacity));
+  KERN_TRY(store, Store::create(manifest, std::move(layout)));
   auto runtime = std::make_unique<HostRuntime>(manifest, options, std::move(ranks),
                                                std::move(modules), std::move(store));
   KERN_TRY_VOID(runtime->prepare(manifest, weights, options.weights_in_place));

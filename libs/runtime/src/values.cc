@@ -1,6 +1,6 @@
 #include "values.h"
 
-#include <array>
+#include <algorithm>
 #include <cstring>
 
 #include "kern/base/assert.h"
@@ -10,8 +10,6 @@ namespace kern::runtime {
 namespace {
 
 using manifest::Expr;
-
-constexpr size_t kStackMax = 64;
 
 size_t depth_of(const Expr& expr) {
   size_t deepest = 0;
@@ -48,7 +46,7 @@ Cell* Values::of(const Expr& expr) {
   if (expr.op == Expr::Op::constant) return of_integer(expr.value);
   const auto [at, fresh] = by_text_.emplace(manifest::to_string(expr), nullptr);
   if (!fresh) return at->second;
-  KERN_ASSERT(depth_of(expr) <= kStackMax, "an expression nests {} deep", depth_of(expr));
+  stack_.resize(std::max(stack_.size(), depth_of(expr)));
   const auto first = static_cast<uint32_t>(code_.size());
   compile(expr);
   at->second = of_integer(0);
@@ -80,33 +78,32 @@ void Values::compile(const Expr& expr) {
   }
 }
 
-void Values::evaluate(std::span<const int64_t> vars) const {
-  std::array<int64_t, kStackMax> stack;
+void Values::evaluate(std::span<const int64_t> vars) {
   for (const Dynamic& dynamic : dynamic_) {
     size_t top = 0;
     for (uint32_t at = dynamic.first; at < dynamic.last; ++at) {
       const Code& code = code_[at];
       switch (code.step) {
         case Step::push:
-          stack[top++] = code.operand;
+          stack_[top++] = code.operand;
           break;
         case Step::load:
-          stack[top++] = vars[static_cast<size_t>(code.operand)];
+          stack_[top++] = vars[static_cast<size_t>(code.operand)];
           break;
         case Step::multiply:
-          stack[top - 1] *= code.operand;
+          stack_[top - 1] *= code.operand;
           break;
         case Step::add:
           --top;
-          stack[top - 1] += stack[top];
+          stack_[top - 1] += stack_[top];
           break;
         case Step::ceil_divide:
-          stack[top - 1] = ceil_div(stack[top - 1], code.operand);
+          stack_[top - 1] = ceil_div(stack_[top - 1], code.operand);
           break;
       }
     }
     KERN_DCHECK(top == 1);
-    *dynamic.cell = stack[0];
+    *dynamic.cell = stack_[0];
   }
 }
 

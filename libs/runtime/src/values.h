@@ -34,7 +34,7 @@ class Values {
   size_t var_index(std::string_view name) const;
 
   /// Refreshes every cell. Values lie within the vars' bounds, one each, so nothing overflows.
-  void evaluate(std::span<const int64_t> vars) const;
+  void evaluate(std::span<const int64_t> vars);
 
  private:
   enum class Step : uint8_t { push, load, multiply, add, ceil_divide };
@@ -55,6 +55,7 @@ class Values {
   std::map<std::string, Cell*> by_text_;
   std::vector<Code> code_;
   std::vector<Dynamic> dynamic_;
+  std::vector<int64_t> stack_;  ///< as deep as the deepest expression
 };
 
 }  // namespace kern::runtime
