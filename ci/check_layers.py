@@ -92,6 +92,26 @@ def check_file(path: pathlib.Path, root: pathlib.Path, lib: str, table: dict, kn
     return problems
 
 
+DEVICE_LADDER = {"common": [], "ptx": ["common"], "mma": ["common", "ptx"], "comm": ["common", "ptx"]}
+CUDA_HEADERS = re.compile(r"(cuda_\w+|cooperative_groups|mma)\.h|stdint\.h")
+
+
+def check_device_code(root: pathlib.Path) -> list[str]:
+    """Kernels see kernels/abi, kernels/device and the compiler's own headers; helpers look down only."""
+    problems = []
+    for path in sorted((root / "kernels").rglob("*.cu*")):
+        where = path.relative_to(root)
+        rung = where.parts[2] if where.parts[1] == "device" else None
+        allowed = ["abi", *DEVICE_LADDER] if rung is None else ["abi", rung, *DEVICE_LADDER.get(rung, [])]
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            found = INCLUDE.match(line)
+            if found and not CUDA_HEADERS.fullmatch(found.group(1)) and found.group(1).split("/")[0] not in allowed:
+                problems.append(f"{where}:{number}: device code here may include only {', '.join(allowed)} and CUDA's headers")
+            if "<<<" in strip_comment(line):
+                problems.append(f"{where}:{number}: a runtime-API launch; kernels are launched through libs/cuda")
+    return problems
+
+
 def check(root: pathlib.Path) -> list[str]:
     table = tomllib.loads((root / "ci" / "layers.toml").read_text())
     known = {t for rule in table.values() for t in rule.get("third_party", [])} | {"cuda", "nccl", "boost", "simdjson", "zstd", "openssl", "pcre2", "xxhash"}
@@ -105,6 +125,7 @@ def check(root: pathlib.Path) -> list[str]:
         for path in sorted(folder.rglob("*")):
             if path.suffix in (".h", ".cc"):
                 problems += check_file(path, root, folder.name, table, known)
+    problems += check_device_code(root)
     for path in sorted((root / "kernels").rglob("*")):
         if path.suffix not in (".h", ".cc", ".cu", ".cuh"):
             continue

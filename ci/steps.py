@@ -72,11 +72,19 @@ def step_tidy(tally):
 
 
 def step_format(tally):
-    tally.run("format", ["bash", "-c", "git ls-files '*.h' '*.cc' | xargs clang-format --dry-run --Werror"])
+    tally.run("format", ["bash", "-c", "git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format --dry-run --Werror"])
 
 
 def step_checks(tally):
     tally.run("checks", [sys.executable, "tests/ci/checks_test.py"], catch_cases)
+
+
+def step_kernels(tally):
+    command = [sys.executable, "ci/build_kernels.py"]
+    if subprocess.run(command, cwd=ROOT, capture_output=True).returncode == 77:
+        print("== kernels: SKIPPED, the pinned device compiler is not here; ci/build_kernels.py says which", flush=True)
+        return
+    tally.run("kernels", command)
 
 
 def step_build(tally):
@@ -104,7 +112,7 @@ def step_e2e(tally):
 
 
 STEPS = {"layers": step_layers, "tidy": step_tidy, "format": step_format, "checks": step_checks,
-         "build": step_build, "host": step_host, "e2e": step_e2e, "sanitize": step_sanitize}
+         "kernels": step_kernels, "build": step_build, "host": step_host, "e2e": step_e2e, "sanitize": step_sanitize}
 
 
 def main():

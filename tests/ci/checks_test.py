@@ -6,6 +6,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "ci"))
+import build_kernels  # noqa: E402
 import check_layers  # noqa: E402
 import tidy  # noqa: E402
 
@@ -71,6 +72,17 @@ class Layers(unittest.TestCase):
     def test_using_namespace_in_a_public_header_is_refused(self):
         self.refuses("libs/base/include/kern/base/b.h", "using namespace std;\n", "using namespace")
 
+    def test_a_device_helper_that_looks_up_is_refused(self):
+        self.refuses("kernels/device/ptx/a.cuh", '#include "mma/b.cuh"\n', "may include only abi, ptx, common")
+
+    def test_a_kernel_that_includes_a_host_header_is_refused(self):
+        self.refuses("kernels/cuda/norm/a.cu", "#include <vector>\n", "CUDA's headers")
+
+    def test_a_kernel_may_include_device_helpers(self):
+        folder, root = tree({"kernels/cuda/norm/a.cu": '#include "mma/b.cuh"\n#include <cuda_bf16.h>\n'})
+        with folder:
+            self.assertEqual(check_layers.check(root), [])
+
     def test_a_cycle_is_refused(self):
         folder, root = tree({"ci/layers.toml": '[base]\ndeps = ["pool"]\n[pool]\ndeps = ["base"]\n'})
         with folder:
@@ -110,6 +122,49 @@ class Tidy(unittest.TestCase):
 
     def test_a_source_that_nobody_builds_is_refused(self):
         self.refuses("libs/base/src/orphan.cc", "", "no CMakeLists.txt names")
+
+
+PIN = """["norm-rms"]
+source = "kernels/cuda/norm/rms.cu"
+sm = "sm_90a"
+toolchain = "b"
+sha256 = "00"
+entries = ["kern_rms"]
+"""
+
+
+class Pins(unittest.TestCase):
+    """What ci/build_kernels.py sees on paper, before it compiles."""
+
+    def refuses(self, text, sentence):
+        problems = build_kernels.read_pins(text)[1]
+        self.assertTrue(any(sentence in p for p in problems), problems)
+
+    def test_a_name_that_is_not_its_source_and_defines_is_refused(self):
+        self.refuses(PIN + "defines = { BANK = 3 }\n", "must be called `norm-rms+BANK=3`")
+
+    def test_a_pin_without_a_hash_is_refused(self):
+        self.refuses(PIN.replace('sha256 = "00"\n', ""), "has no sha256")
+
+    def test_an_unknown_field_is_refused(self):
+        self.refuses(PIN + "speed = 3\n", "unknown field speed")
+
+    def test_a_stack_without_a_reason_is_refused(self):
+        self.refuses(PIN + "stack = 8\n", "stack and why go together")
+
+    def test_a_report_that_is_not_there_is_refused(self):
+        self.refuses(PIN + 'report = "benchmarks/results/none.json"\n', "is not there")
+
+    def test_two_variants_of_one_cubin_are_refused(self):
+        second = PIN.replace("norm-rms", "norm-rms+A=1") + "defines = { A = 1 }\n"
+        self.refuses(PIN + second, "are the same cubin")
+
+    def test_a_source_without_a_variant_is_refused(self):
+        self.refuses(PIN, "kernels/cuda/norm/stream.cu: no variant")
+
+    def test_an_update_writes_the_found_fields_alone(self):
+        text = build_kernels.updated(PIN, {"norm-rms": {"sha256": "ff", "entries": ["a", "b"]}})
+        self.assertEqual(text, PIN.replace('"00"', '"ff"').replace('["kern_rms"]', '["a", "b"]'))
 
 
 if __name__ == "__main__":
