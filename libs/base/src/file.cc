@@ -9,23 +9,10 @@
 #include <cstring>
 #include <utility>
 
+#include "kern/base/descriptor.h"
+
 namespace kern {
 namespace {
-
-/// Closes a descriptor at the end of a scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 Result<size_t> regular_size(int fd, const std::filesystem::path& path) {
   struct stat info {};

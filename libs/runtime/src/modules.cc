@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "kern/base/assert.h"
+#include "kern/base/descriptor.h"
 #include "kern/base/file.h"
 #include "kern/base/sha256.h"
 
@@ -18,25 +19,6 @@ namespace kern::runtime {
 namespace {
 
 constexpr size_t kModuleBytesMax = size_t{1} << 30;
-
-/// A descriptor that closes itself until it is released.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  Descriptor(Descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int release() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
-};
 
 /// `hf:org/repo/path@rev`, a URL or a plain name: what the file is called.
 std::string file_name_of(std::string source) {
