@@ -2,65 +2,244 @@
 
 #include <simdjson.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
+#include <limits>
+#include <optional>
 
 #include "kern/base/assert.h"
 
 namespace kern::manifest {
 
-namespace dom = simdjson::dom;
-static_assert(std::is_trivially_copyable_v<dom::element>);
-static_assert(sizeof(dom::element) == 16 && alignof(dom::element) == 8);
-
-struct JsonAccess {
-  static Json wrap(dom::element element) {
-    Json json;
-    std::memcpy(json.place_, &element, sizeof element);
-    return json;
-  }
-  static dom::element unwrap(const Json& json) {
-    dom::element element;
-    std::memcpy(static_cast<void*>(&element), json.place_, sizeof element);
-    return element;
-  }
-};
-
 namespace {
 
-/// The value of a typed read that `type()` promised.
-template <class T>
-T take(const simdjson::simdjson_result<T>& result) {
-  T value{};
-  const simdjson::error_code error = simdjson::simdjson_result<T>(result).get(value);
-  KERN_ASSERT(error == simdjson::SUCCESS);
-  return value;
+constexpr size_t kDepthMax = 1024;
+constexpr size_t kSafeDigits = 18;  // a number of so many digits fits int64
+
+bool is_space(char c) {
+  return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
-dom::element at(const Json& json) {
-  return JsonAccess::unwrap(json);
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// Of a number short enough that nothing can go wrong; most are.
+std::optional<int64_t> short_integer(std::string_view token) {
+  const bool negative = token[0] == '-';
+  const std::string_view digits = token.substr(negative ? 1 : 0);
+  if (digits.empty() || digits.size() > kSafeDigits) return std::nullopt;
+  if (digits[0] == '0' && digits.size() > 1) return std::nullopt;
+  int64_t value = 0;
+  for (const char c : digits) {
+    if (!is_digit(c)) return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  return negative ? -value : value;
 }
 
 }  // namespace
 
+/// The text, the places at which its tokens start, and how far it has been found to be JSON.
+/// simdjson's first stage finds the places and checks UTF-8, quotes and control characters at the
+/// speed of memory. Its second would copy the strings and build a tree larger than the text, to be
+/// walked once; here the reader's walk is the second stage.
+class JsonText {
+ public:
+  explicit JsonText(std::string_view text) : text_(text) {}
+
+  simdjson::error_code index() {
+    if (text_.size() > std::numeric_limits<uint32_t>::max() - simdjson::SIMDJSON_PADDING)
+      return simdjson::CAPACITY;
+    if (text_.empty()) return simdjson::EMPTY;
+    if (const auto error = simdjson::get_active_implementation()->create_dom_parser_implementation(
+            text_.size(), kDepthMax, stage1_))
+      return error;
+    const auto error = stage1_->stage1(reinterpret_cast<const uint8_t*>(text_.data()), text_.size(),
+                                       simdjson::stage1_mode::regular);
+    if (error != simdjson::SUCCESS) return error;
+    starts_ = stage1_->structural_indexes.get();
+    count_ = stage1_->n_structural_indexes;
+    check(0);
+    return error_;
+  }
+
+  simdjson::error_code error() const { return error_; }
+  void fail(simdjson::error_code error) {
+    if (error_ == simdjson::SUCCESS) error_ = error;
+  }
+
+  /// The first character of a token; 0 past the last.
+  char first_of(size_t at) const { return at < count_ ? text_[starts_[at]] : '\0'; }
+
+  /// A token whole: nothing but space lies between its end and the next one's start.
+  std::string_view token(size_t at) const {
+    const size_t start = starts_[at];
+    size_t end = at + 1 < count_ ? starts_[at + 1] : text_.size();
+    while (is_space(text_[end - 1])) --end;
+    return text_.substr(start, end - start);
+  }
+
+  /// Whether a value stands there that is JSON as far as one token tells.
+  bool check(size_t at) {
+    switch (first_of(at)) {
+      case '{':
+      case '[':
+        return true;
+      case '"':
+        return has_no_escape(at) || parse_alone(at).has_value();
+      case 't':
+        return is_word(at, "true", simdjson::T_ATOM_ERROR);
+      case 'f':
+        return is_word(at, "false", simdjson::F_ATOM_ERROR);
+      case 'n':
+        return is_word(at, "null", simdjson::N_ATOM_ERROR);
+      case '\0':
+      case '}':
+      case ']':
+      case ',':
+      case ':':
+        fail(simdjson::TAPE_ERROR);
+        return false;
+      default:
+        return short_integer(token(at)).has_value() || parse_alone(at).has_value();
+    }
+  }
+
+  std::string_view text_at(size_t at) {
+    const std::string_view quoted = token(at);
+    if (has_no_escape(at)) return quoted.substr(1, quoted.size() - 2);
+    const auto element = parse_alone(at);
+    std::string_view text;
+    if (!element || element->get(text) != simdjson::SUCCESS) return {};
+    return unescaped_.emplace_back(text);
+  }
+
+  /// What the parser makes of a token that stands alone; nothing, and a failure, when it is none.
+  std::optional<simdjson::dom::element> parse_alone(size_t at) {
+    const std::string_view alone = token(at);
+    simdjson::dom::element element;
+    const auto error = scalars_.parse(alone.data(), alone.size(), true).get(element);
+    if (error == simdjson::SUCCESS) return element;
+    fail(error);
+    return std::nullopt;
+  }
+
+  /// Visits `{"key": value, …}` from its bracket on.
+  template <class Visit>
+  void members(size_t at, const Visit& visit) {
+    walk(at, '}', [&](size_t& next, size_t) {
+      if (first_of(next) != '"' || !check(next) || first_of(next + 1) != ':') {
+        fail(simdjson::TAPE_ERROR);
+        return false;
+      }
+      const std::string_view key = text_at(next);
+      next += 2;
+      return check(next) && visit(key, Json(*this, next));
+    });
+  }
+  template <class Visit>
+  void elements(size_t at, const Visit& visit) {
+    walk(at, ']', [&](size_t& next, size_t index) {
+      if (!check(next)) return false;
+      visit(index, Json(*this, next));
+      return true;
+    });
+  }
+
+  bool is_written(size_t at, JsonTokens tokens) {
+    if (at + tokens.size() > count_) return false;
+    size_t here = at;
+    for (const std::string& token : tokens) {
+      const size_t start = starts_[here++];
+      if (token[0] != text_[start] || token.size() > text_.size() - start) return false;
+      if (std::memcmp(text_.data() + start, token.data(), token.size()) != 0) return false;
+    }
+    walked_ = at;
+    walked_end_ = here;
+    return true;
+  }
+
+  /// Walks what was not walked yet and looks for anything behind it.
+  void finish() {
+    if (error_ == simdjson::SUCCESS && end_of(0) != count_) fail(simdjson::TAPE_ERROR);
+  }
+
+ private:
+  bool has_no_escape(size_t at) const { return token(at).find('\\') == std::string_view::npos; }
+
+  bool is_word(size_t at, std::string_view word, simdjson::error_code otherwise) {
+    if (token(at) == word) return true;
+    fail(otherwise);
+    return false;
+  }
+
+  template <class Each>
+  void walk(const size_t at, char close, const Each& each) {
+    if (error_ != simdjson::SUCCESS) return;
+    if (++depth_ > kDepthMax) return fail(simdjson::DEPTH_ERROR);
+    size_t next = at + 1;
+    if (first_of(next) != close) {
+      for (size_t index = 0;; ++index) {
+        if (!each(next, index) || error_ != simdjson::SUCCESS) {
+          --depth_;
+          return;
+        }
+        next = end_of(next);
+        if (first_of(next) != ',') break;
+        ++next;
+      }
+    }
+    --depth_;
+    if (first_of(next) != close) return fail(simdjson::TAPE_ERROR);
+    walked_ = at;
+    walked_end_ = next + 1;
+  }
+
+  /// Past a checked value. A visitor has usually just walked it.
+  size_t end_of(size_t at) {
+    const char first = first_of(at);
+    if (first != '{' && first != '[') return at + 1;
+    if (walked_ != at || walked_end_ == 0) {
+      if (first == '{')
+        members(at, [](std::string_view, Json) { return true; });
+      else
+        elements(at, [](size_t, Json) {});
+    }
+    return error_ == simdjson::SUCCESS ? walked_end_ : count_;
+  }
+
+  std::string_view text_;
+  std::unique_ptr<simdjson::internal::dom_parser_implementation> stage1_;
+  const uint32_t* starts_ = nullptr;  ///< of every bracket, comma, colon, string, number and word
+  size_t count_ = 0;
+  size_t depth_ = 0;
+  size_t walked_ = 0, walked_end_ = 0;  ///< the container walked last, and past its end
+  simdjson::error_code error_ = simdjson::SUCCESS;
+  simdjson::dom::parser scalars_;
+  std::deque<std::string> unescaped_;
+};
+
 Json::Type Json::type() const {
-  switch (at(*this).type()) {
-    case dom::element_type::NULL_VALUE:
-      return Type::null;
-    case dom::element_type::BOOL:
-      return Type::boolean;
-    case dom::element_type::INT64:
-      return Type::integer;
-    case dom::element_type::UINT64:
-    case dom::element_type::DOUBLE:
-      return Type::real;
-    case dom::element_type::STRING:
-      return Type::text;
-    case dom::element_type::ARRAY:
+  switch (text_->first_of(at_)) {
+    case '{':
+      return Type::object;
+    case '[':
       return Type::array;
-    case dom::element_type::OBJECT:
+    case '"':
+      return Type::text;
+    case 't':
+    case 'f':
+      return Type::boolean;
+    case 'n':
+      return Type::null;
+    default:
       break;
   }
-  return Type::object;
+  if (short_integer(text_->token(at_))) return Type::integer;
+  const auto element = text_->parse_alone(at_);
+  return element && element->is_int64() ? Type::integer : Type::real;
 }
 
 std::string_view Json::type_name() const {
@@ -83,50 +262,72 @@ std::string_view Json::type_name() const {
 }
 
 bool Json::boolean() const {
-  return take(at(*this).get_bool());
+  return text_->first_of(at_) == 't';
 }
+
 int64_t Json::integer() const {
-  return take(at(*this).get_int64());
+  if (const auto value = short_integer(text_->token(at_))) return *value;
+  const auto element = text_->parse_alone(at_);
+  int64_t value = 0;
+  const bool is_integer = element && element->get(value) == simdjson::SUCCESS;
+  KERN_ASSERT(is_integer, "its type is integer");
+  return value;
 }
+
 double Json::real() const {
-  return take(at(*this).get_double());
+  const auto element = text_->parse_alone(at_);
+  double value = 0;
+  const bool is_number = element && element->get(value) == simdjson::SUCCESS;
+  KERN_ASSERT(is_number, "its type is integer or real");
+  return value;
 }
+
 std::string_view Json::text() const {
-  return take(at(*this).get_string());
+  KERN_ASSERT(text_->first_of(at_) == '"');
+  return text_->text_at(at_);
 }
 
 void Json::each_member(FunctionRef<void(std::string_view, Json)> visit) const {
-  for (const auto [key, value] : take(at(*this).get_object())) visit(key, JsonAccess::wrap(value));
+  KERN_ASSERT(text_->first_of(at_) == '{');
+  text_->members(at_, [&](std::string_view key, Json value) {
+    visit(key, value);
+    return true;
+  });
+}
+
+void Json::each_member_while(FunctionRef<bool(std::string_view, Json)> visit) const {
+  KERN_ASSERT(text_->first_of(at_) == '{');
+  text_->members(at_, visit);
 }
 
 void Json::each_element(FunctionRef<void(size_t, Json)> visit) const {
-  size_t index = 0;
-  for (const dom::element value : take(at(*this).get_array()))
-    visit(index++, JsonAccess::wrap(value));
+  KERN_ASSERT(text_->first_of(at_) == '[');
+  text_->elements(at_, visit);
 }
 
-size_t Json::size_hint() const {
-  return take(at(*this).get_array()).size();
+bool Json::is_written(JsonTokens tokens) const {
+  return text_->is_written(at_, tokens);
 }
 
-struct JsonDocument::Parser {
-  dom::parser parser;
-  dom::element root;
-};
-
-JsonDocument::JsonDocument(std::unique_ptr<Parser> parser) : parser_(std::move(parser)) {}
+JsonDocument::JsonDocument(std::unique_ptr<JsonText> text) : text_(std::move(text)) {}
 JsonDocument::JsonDocument(JsonDocument&&) noexcept = default;
 JsonDocument::~JsonDocument() = default;
+
 Json JsonDocument::root() const {
-  return JsonAccess::wrap(parser_->root);
+  return Json(*text_, 0);
+}
+
+std::optional<std::string> JsonDocument::finish() const {
+  text_->finish();
+  if (text_->error() == simdjson::SUCCESS) return std::nullopt;
+  return simdjson::error_message(text_->error());
 }
 
 tl::expected<JsonDocument, std::string> JsonDocument::read(std::string_view text) {
-  auto parser = std::make_unique<Parser>();
-  const auto error = parser->parser.parse(text.data(), text.size(), true).get(parser->root);
-  if (error != simdjson::SUCCESS)
+  auto indexed = std::make_unique<JsonText>(text);
+  if (const auto error = indexed->index())
     return tl::unexpected<std::string>(simdjson::error_message(error));
-  return JsonDocument(std::move(parser));
+  return JsonDocument(std::move(indexed));
 }
 
 }  // namespace kern::manifest

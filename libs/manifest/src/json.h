@@ -1,11 +1,15 @@
 #pragma once
-/// A parsed JSON text as values that can be walked in order, duplicates included. Only json.cc
-/// knows which parser is underneath. Thread safety: reading is; a document is one thread's to make.
-/// Ownership: a Json and the views it gives live as long as its JsonDocument.
+/// A JSON text as values that can be walked in order, duplicates included. Nothing is copied and no
+/// tree is built: a value is a place in the text, and the text is checked where it is walked, every
+/// part of it once. Only json.cc knows which parser is underneath.
+/// Thread safety: one thread, reading included.
+/// Ownership: a document borrows its text; a Json and the views it gives live as long as both.
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
@@ -13,6 +17,11 @@
 #include "function_ref.h"
 
 namespace kern::manifest {
+
+class JsonText;
+
+/// A run of tokens: a bracket, comma or colon each, or a string with its quotes, as it is written.
+using JsonTokens = std::span<const std::string>;
 
 class Json {
  public:
@@ -22,32 +31,42 @@ class Json {
   /// What it is, for a sentence: "a number", "an object".
   std::string_view type_name() const;
   bool boolean() const;
-  /// Unsigned values beyond int64 are of type real.
+  /// Integers beyond int64 are of type real.
   int64_t integer() const;
   double real() const;
   std::string_view text() const;
+  /// Both stop where the text stops being JSON; `JsonDocument::finish` tells.
   void each_member(FunctionRef<void(std::string_view, Json)> visit) const;
+  /// Goes on while `visit` says so.
+  void each_member_while(FunctionRef<bool(std::string_view, Json)> visit) const;
   void each_element(FunctionRef<void(size_t, Json)> visit) const;
-  size_t size_hint() const;  ///< of an array
+  /// Whether the value is written as exactly these tokens, whatever space lies between. They make
+  /// one whole value, no string among them with an escape.
+  bool is_written(JsonTokens tokens) const;
 
  private:
+  friend class JsonText;
   friend class JsonDocument;
-  friend struct JsonAccess;
-  alignas(8) std::byte place_[16];
+  Json(JsonText& text, size_t at) : text_(&text), at_(at) {}
+
+  JsonText* text_;
+  size_t at_;
 };
 
 class JsonDocument {
  public:
-  /// Refuses with the parser's own words.
+  /// Refuses what cannot be JSON, with the parser's own words. `text` must outlive the document.
   static tl::expected<JsonDocument, std::string> read(std::string_view text);
   JsonDocument(JsonDocument&&) noexcept;
   ~JsonDocument();
   Json root() const;
+  /// Checks what no walk has come by. Says in the parser's words what is not JSON; values read
+  /// before mean something only when nothing is.
+  std::optional<std::string> finish() const;
 
  private:
-  struct Parser;
-  explicit JsonDocument(std::unique_ptr<Parser> parser);
-  std::unique_ptr<Parser> parser_;
+  explicit JsonDocument(std::unique_ptr<JsonText> text);
+  std::unique_ptr<JsonText> text_;
 };
 
 }  // namespace kern::manifest

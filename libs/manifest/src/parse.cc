@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "lines.h"
 #include "reader.h"
@@ -89,42 +90,46 @@ void read_meta(Reader& r, Json json, const At& at, Meta& out) {
             {"tokenizer", Need::optional, text_into(out.tokenizer)}});
 }
 
-/// Constants may stand anywhere below, so they are read before everything else.
-void read_constants_first(Reader& r, Json root, const At& at, Manifest& m) {
-  if (root.type() != Json::Type::object) return;
-  bool seen = false;
-  std::vector<bool> whole;
-  root.each_member([&](std::string_view key, Json value) {
-    if (key != "constants" || seen) return;
-    seen = true;
-    read_constants(r, value, at.member(key), m.constants, whole);
-  });
-  r.set_constants(&m.constants, std::move(whole));
+/// What all other keys mean depends on these two, so they are read before everything else.
+struct First {
+  bool version = false, constants = false;  ///< found
+  std::vector<bool> whole;                  ///< which constants were written as integers
+};
+
+void read_version(Reader& r, Json value, const At& at, Manifest& m) {
+  r.integer(value, at, 0, kU32Max, m.schema_version);
+  if (m.schema_version == kOldest || m.schema_version == kNewest)
+    r.set_version(m.schema_version);
+  else
+    r.problem(at, "schema_version {} is not read here; expected {} or {}", m.schema_version,
+              kOldest, kNewest);
 }
 
-/// What keys there are depends on it, so it is read before everything else.
-void read_version_first(Reader& r, Json root, const At& at, Manifest& m) {
-  if (root.type() != Json::Type::object) return;
-  bool seen = false;
-  root.each_member([&](std::string_view key, Json value) {
-    if (key != "schema_version" || seen) return;
-    seen = true;
-    const At here = at.member(key);
-    r.integer(value, here, 0, kU32Max, m.schema_version);
-    if (m.schema_version == kOldest || m.schema_version == kNewest)
-      r.set_version(m.schema_version);
-    else
-      r.problem(here, "schema_version {} is not read here; expected {} or {}", m.schema_version,
-                kOldest, kNewest);
+/// Looks down to the first key that they matter to; to the end only when `whole`, which walks the
+/// text once more.
+First read_first(Reader& r, Json root, const At& at, Manifest& m, bool whole) {
+  static constexpr std::string_view kHead[] = {"schema_version", "model", "uses",     "device",
+                                               "meta",           "cut",   "constants"};
+  First first;
+  if (root.type() != Json::Type::object) return first;
+  root.each_member_while([&](std::string_view key, Json value) {
+    if (key == "constants" && !std::exchange(first.constants, true))
+      read_constants(r, value, at.member(key), m.constants, first.whole);
+    if (key == "schema_version" && !std::exchange(first.version, true))
+      read_version(r, value, at.member(key), m);
+    return whole || std::find(std::begin(kHead), std::end(kHead), key) != std::end(kHead);
   });
+  r.set_constants(&m.constants, first.whole);
+  return first;
 }
 
-void read_top(Reader& r, Json root, const At& at, Manifest& m) {
-  read_constants_first(r, root, at, m);
-  read_version_first(r, root, at, m);
+/// Whether everything was read with what it depends on known.
+bool read_top(Reader& r, Json root, const At& at, Manifest& m, bool whole) {
+  const First first = read_first(r, root, at, m, whole);
+  bool version = first.version, constants = first.constants;
   r.object(
       root, at,
-      {{"schema_version", Need::required, [](Json, const At&) {}},
+      {{"schema_version", Need::required, [&](Json, const At&) { version = true; }},
        {"model", Need::required, [&](Json v, const At& a) { r.text(v, a, m.model); }},
        {"uses", Need::optional,
         [&](Json v, const At& a) {
@@ -137,7 +142,7 @@ void read_top(Reader& r, Json root, const At& at, Manifest& m) {
        {"meta", Need::optional, [&](Json v, const At& a) { read_meta(r, v, a, m.meta.emplace()); },
         7},
        {"cut", Need::nullable, [&](Json v, const At& a) { read_cut(r, v, a, m.cut.emplace()); }, 7},
-       {"constants", Need::optional, [](Json, const At&) {}},
+       {"constants", Need::optional, [&](Json, const At&) { constants = true; }},
        {"vars", Need::optional, [&](Json v, const At& a) { read_vars(r, v, a, m.vars); }},
        {"topology", Need::nullable, [&](Json v, const At& a) { read_topology(r, v, a, m.groups); }},
        {"states", Need::optional, [&](Json v, const At& a) { read_states(r, v, a, m.states); }},
@@ -146,21 +151,30 @@ void read_top(Reader& r, Json root, const At& at, Manifest& m) {
        {"ops", Need::required, [&](Json v, const At& a) { read_ops(r, v, a, m.ops); }},
        {"programs", Need::required,
         [&](Json v, const At& a) { read_programs(r, v, a, m.programs); }}});
+  return version == first.version && constants == first.constants;
+}
+
+Diagnostics not_json(std::string_view json, std::string_view reason) {
+  std::string sentence = fmt::format("not JSON: {}", reason);
+  if (const size_t line = line_of_break(json); line != 0)
+    sentence += fmt::format(" (line {})", line);
+  return {{"", std::move(sentence)}};
 }
 
 }  // namespace
 
 tl::expected<Manifest, Diagnostics> parse(std::string_view json) {
   const auto document = JsonDocument::read(json);
-  if (!document) {
-    std::string sentence = fmt::format("not JSON: {}", document.error());
-    if (const size_t line = line_of_break(json); line != 0)
-      sentence += fmt::format(" (line {})", line);
-    return tl::unexpected<Diagnostics>({{"", std::move(sentence)}});
-  }
+  if (!document) return tl::unexpected<Diagnostics>(not_json(json, document.error()));
   Reader reader;
   Manifest manifest;
-  read_top(reader, document->root(), At{}, manifest);
+  if (!read_top(reader, document->root(), At{}, manifest, false)) {
+    reader = Reader();
+    manifest = Manifest();
+    read_top(reader, document->root(), At{}, manifest, true);
+  }
+  if (const auto reason = document->finish())
+    return tl::unexpected<Diagnostics>(not_json(json, *reason));
   if (reader.ok() && reader.version() < kNewest) upgrade(reader, manifest);
   if (reader.ok()) return manifest;
   Diagnostics diagnostics = reader.take();

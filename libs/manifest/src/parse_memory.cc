@@ -165,7 +165,6 @@ void read_segment(Reader& r, Json json, const At& at, BindSegment& out) {
 }
 
 void read_bind(Reader& r, Json json, const At& at, std::vector<BindSegment>& out) {
-  if (json.type() == Json::Type::array) out.reserve(json.size_hint());
   r.list(json, at, [&](Json v, const At& a) { read_segment(r, v, a, out.emplace_back()); });
 }
 

@@ -95,9 +95,14 @@ bool Reader::list(Json json, const At& at, ReadValue read) {
 }
 
 void Reader::list_of(Json json, const At& at, size_t count, ReadValue read) {
-  if (json.type() == Json::Type::array && json.size_hint() != count)
-    return problem(at, "expected {} elements, got {}", count, json.size_hint());
-  list(json, at, read);
+  const size_t problems = diagnostics_.size();
+  size_t got = 0;
+  const bool is_list = list(json, at, [&](Json value, const At& here) {
+    if (got++ < count) read(value, here);
+  });
+  if (!is_list || got == count) return;
+  diagnostics_.resize(problems);
+  problem(at, "expected {} elements, got {}", count, got);
 }
 
 const Constant* Reader::constant(std::string_view name) const {
