@@ -27,6 +27,7 @@ class Json {
  public:
   enum class Type : uint8_t { null, boolean, integer, real, text, array, object };
 
+  Json() = default;  ///< no value; nothing may be asked of it
   Type type() const;
   /// What it is, for a sentence: "a number", "an object".
   std::string_view type_name() const;
@@ -49,8 +50,8 @@ class Json {
   friend class JsonDocument;
   Json(JsonText& text, size_t at) : text_(&text), at_(at) {}
 
-  JsonText* text_;
-  size_t at_;
+  JsonText* text_ = nullptr;
+  size_t at_ = 0;
 };
 
 class JsonDocument {
