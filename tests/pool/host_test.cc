@@ -26,10 +26,10 @@ TEST_CASE("a parked checkpoint lies in host memory, pages from one end and slots
   auto slept = pool.park(checkpoint);
   REQUIRE(slept);
   REQUIRE(slept->transfers.pages.size() == 2);
-  CHECK(slept->transfers.pages[0].device == checkpoint.pages()[0]);
+  CHECK(slept->transfers.pages[0].device == checkpoint.view().pages()[0]);
   CHECK(pool.host_offset(slept->transfers.pages[0].host) == 0);
   CHECK(pool.host_offset(slept->transfers.pages[1].host) == 100);
-  CHECK(slept->transfers.slot->device == checkpoint.slot());
+  CHECK(slept->transfers.slot->device == checkpoint.view().slot());
   CHECK(pool.host_offset(slept->transfers.slot->host) == 850);
   CHECK(pool.occupancy() == Occupancy{17, 0, 2, 4, 0, 1, 2, 1});
 }
@@ -75,8 +75,8 @@ TEST_CASE("one budget of bytes serves pages and slots, and a refusal says what m
   first.reset();  // three holes below b's pages, one slot: exactly what was missing, and a page
   const auto third = pool.park(c);
   REQUIRE(third);
-  CHECK(pool.host_offset(third->parked.pages()[0]) == 0);
-  CHECK(pool.host_offset(third->parked.pages()[3]) == 500);
+  CHECK(pool.host_offset(third->parked.view().pages()[0]) == 0);
+  CHECK(pool.host_offset(third->parked.view().pages()[3]) == 500);
 }
 
 TEST_CASE("what is larger than host memory is never parked", "[pool][host]") {

@@ -37,7 +37,7 @@ std::vector<uint32_t> numbers(std::span<const PageId> pages) {
 }
 
 std::vector<uint32_t> numbers(const Checkpoint& checkpoint) {
-  return numbers(checkpoint.pages());
+  return numbers(checkpoint.view().pages());
 }
 
 using Pages = std::vector<uint32_t>;
@@ -58,13 +58,13 @@ TEST_CASE("a place cannot be invented and a handle cannot be copied", "[pool][le
 TEST_CASE("a lease covers its worst case and never names page 0 or slot 0", "[pool][lease]") {
   Pool pool(kSmall);
   const Lease a = granted(pool.lease(9));
-  CHECK(numbers(a.pages()) == Pages{1, 2, 3});
-  CHECK(a.slot().value() == 1);
+  CHECK(numbers(a.view().pages()) == Pages{1, 2, 3});
+  CHECK(a.view().slot().value() == 1);
   CHECK(a.capacity() == 12);
   CHECK(a.writable_from() == 0);
   const Lease b = granted(pool.lease(4));
-  CHECK(numbers(b.pages()) == Pages{4});
-  CHECK(b.slot().value() == 2);
+  CHECK(numbers(b.view().pages()) == Pages{4});
+  CHECK(b.view().slot().value() == 2);
   CHECK(pool.occupancy() == Occupancy{5, 4, 0, 1, 2, 0});
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("a destroyed lease gives everything back", "[pool][lease]") {
   Pool pool(kSmall);
   { const Lease a = granted(pool.lease(9)); }
   CHECK(pool.occupancy() == Occupancy{9, 0, 0, 3, 0, 0});
-  CHECK(numbers(granted(pool.lease(9)).pages()) == Pages{1, 2, 3});
+  CHECK(numbers(granted(pool.lease(9)).view().pages()) == Pages{1, 2, 3});
 }
 
 TEST_CASE("a lease moved into another gives back what that one held", "[pool][lease]") {
@@ -80,7 +80,7 @@ TEST_CASE("a lease moved into another gives back what that one held", "[pool][le
   Lease a = granted(pool.lease(9));
   Lease b = granted(pool.lease(4));
   a = std::move(b);
-  CHECK(numbers(a.pages()) == Pages{4});
+  CHECK(numbers(a.view().pages()) == Pages{4});
   CHECK(pool.occupancy() == Occupancy{8, 1, 0, 2, 1, 0});
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("a retired lease hands its slot to the checkpoint without a copy", "[p
   Lease lease = granted(pool.lease(20));
   const Checkpoint checkpoint = pool.retire(std::move(lease), 9);
   CHECK(numbers(checkpoint) == Pages{1, 2, 3});
-  CHECK(checkpoint.slot().value() == 1);
+  CHECK(checkpoint.view().slot().value() == 1);
   CHECK(checkpoint.len() == 9);
   CHECK(pool.occupancy() == Occupancy{6, 0, 3, 2, 0, 1});
 }
@@ -149,8 +149,8 @@ TEST_CASE("a checkpoint on a page boundary shares its pages in place", "[pool][c
   const Frozen frozen = granted(pool.checkpoint(lease, 8));
   CHECK(numbers(frozen.checkpoint) == Pages{1, 2});
   CHECK_FALSE(frozen.copies.page);
-  CHECK(frozen.copies.slot == SlotCopy{lease.slot(), frozen.checkpoint.slot()});
-  CHECK(frozen.checkpoint.slot().value() == 2);
+  CHECK(frozen.copies.slot == SlotCopy{lease.view().slot(), frozen.checkpoint.view().slot()});
+  CHECK(frozen.checkpoint.view().slot().value() == 2);
   CHECK(lease.writable_from() == 8);
   CHECK(pool.occupancy() == Occupancy{4, 3, 2, 1, 1, 1});
 }
@@ -160,9 +160,10 @@ TEST_CASE("a page that the prefix ends inside is copied to the checkpoint", "[po
   Lease lease = granted(pool.lease(12));
   const Frozen frozen = granted(pool.checkpoint(lease, 6));
   CHECK(numbers(frozen.checkpoint) == Pages{1, 4});
-  CHECK(frozen.copies.page == PageCopy{lease.pages()[1], frozen.checkpoint.pages()[1]});
+  CHECK(frozen.copies.page ==
+        PageCopy{lease.view().pages()[1], frozen.checkpoint.view().pages()[1]});
   CHECK_FALSE(frozen.copies.slot);
-  CHECK(numbers(lease.pages()) == Pages{1, 2, 3});
+  CHECK(numbers(lease.view().pages()) == Pages{1, 2, 3});
   CHECK(lease.writable_from() == 4);
 }
 
@@ -201,10 +202,10 @@ TEST_CASE("a restored lease shares whole pages and copies the slot", "[pool][res
   Pool pool(kSmall);
   const Checkpoint checkpoint = pool.retire(granted(pool.lease(8)), 8);
   const Restored restored = granted(pool.restore(checkpoint, 8, 13));
-  CHECK(numbers(restored.lease.pages()) == Pages{1, 2, 3, 4});
+  CHECK(numbers(restored.lease.view().pages()) == Pages{1, 2, 3, 4});
   CHECK(restored.lease.writable_from() == 8);
   CHECK(restored.copies ==
-        Copies{std::nullopt, SlotCopy{checkpoint.slot(), restored.lease.slot()}});
+        Copies{std::nullopt, SlotCopy{checkpoint.view().slot(), restored.lease.view().slot()}});
   CHECK(pool.occupancy() == Occupancy{5, 2, 2, 1, 1, 1});
 }
 
@@ -213,8 +214,9 @@ TEST_CASE("a restored lease gets its own copy of the page its prefix ends inside
   Pool pool(kSmall);
   const Checkpoint checkpoint = pool.retire(granted(pool.lease(8)), 7);
   const Restored restored = granted(pool.restore(checkpoint, 7, 8));
-  CHECK(numbers(restored.lease.pages()) == Pages{1, 3});
-  CHECK(restored.copies.page == PageCopy{checkpoint.pages()[1], restored.lease.pages()[1]});
+  CHECK(numbers(restored.lease.view().pages()) == Pages{1, 3});
+  CHECK(restored.copies.page ==
+        PageCopy{checkpoint.view().pages()[1], restored.lease.view().pages()[1]});
   CHECK(restored.lease.writable_from() == 4);
 }
 
@@ -229,7 +231,7 @@ TEST_CASE("without recurrent state a checkpoint is usable at any whole page of i
   CHECK_FALSE(checkpoint.usable_at(6));
   CHECK_FALSE(checkpoint.usable_at(12));
   const Restored restored = granted(pool.restore(checkpoint, 4, 8));
-  CHECK(numbers(restored.lease.pages()) == Pages{1, 4});
+  CHECK(numbers(restored.lease.view().pages()) == Pages{1, 4});
   CHECK(restored.copies.empty());
 }
 
@@ -247,7 +249,7 @@ TEST_CASE("a prefix outlives the checkpoint it came from while a lease shares it
   std::optional<Restored> restored = granted(pool.restore(*checkpoint, 8, 12));
   checkpoint.reset();
   CHECK(pool.occupancy() == Occupancy{6, 1, 2, 2, 1, 0});
-  CHECK(numbers(restored->lease.pages()) == Pages{1, 2, 3});
+  CHECK(numbers(restored->lease.view().pages()) == Pages{1, 2, 3});
   restored.reset();
   CHECK(pool.occupancy() == Occupancy{9, 0, 0, 3, 0, 0});
 }
@@ -280,10 +282,10 @@ TEST_CASE("a fork shares whole pages and copies the one its prefix ends inside, 
   Pool pool(kSmall);
   Lease lease = granted(pool.lease(12));
   const Restored fork = granted(pool.fork(lease, 6, 12));
-  CHECK(numbers(lease.pages()) == Pages{1, 2, 3});
-  CHECK(numbers(fork.lease.pages()) == Pages{1, 4, 5});
-  CHECK(fork.copies == Copies{PageCopy{lease.pages()[1], fork.lease.pages()[1]},
-                              SlotCopy{lease.slot(), fork.lease.slot()}});
+  CHECK(numbers(lease.view().pages()) == Pages{1, 2, 3});
+  CHECK(numbers(fork.lease.view().pages()) == Pages{1, 4, 5});
+  CHECK(fork.copies == Copies{PageCopy{lease.view().pages()[1], fork.lease.view().pages()[1]},
+                              SlotCopy{lease.view().slot(), fork.lease.view().slot()}});
   CHECK(lease.writable_from() == 4);
   CHECK(fork.lease.writable_from() == 4);
   CHECK(pool.occupancy() == Occupancy{4, 4, 1, 1, 2, 0});
@@ -296,8 +298,8 @@ TEST_CASE("forks of one prompt outlive the lease they came from", "[pool][fork]"
   std::optional<Restored> two = granted(pool.fork(*lease, 8, 12));
   CHECK_FALSE(one->copies.page);
   lease.reset();
-  CHECK(numbers(one->lease.pages()) == Pages{1, 2, 3});
-  CHECK(numbers(two->lease.pages()) == Pages{1, 2, 4});
+  CHECK(numbers(one->lease.view().pages()) == Pages{1, 2, 3});
+  CHECK(numbers(two->lease.view().pages()) == Pages{1, 2, 4});
   one.reset();
   two.reset();
   CHECK(pool.occupancy() == Occupancy{9, 0, 0, 3, 0, 0});

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <map>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -64,7 +65,7 @@ class Told {
     for (const auto& [id, handle] : handles) {
       const auto pages = std::visit(
           [](const auto& held) {
-            const auto all = held.pages();
+            const auto all = held.view().pages();
             return std::vector<PageId>(all.begin(), all.end());
           },
           handle);
@@ -133,4 +134,31 @@ TEST_CASE("a record that contradicts those before is refused and changes nothing
   CHECK(mirror.held() == Amount{2, 1});
   CHECK(Mirror(kStateless).granted({1, {1}, 0, 1, false}) ==
         "grant 1, slot: expected none without recurrent state, got 1");
+}
+
+TEST_CASE("a mirror tells what a woken prefix brought back from what was awake",
+          "[pool][mirror][host]") {
+  const Geometry tiered{4, 20, 6, true, 8, 1000, 100, 150};
+  Pool pool(tiered);
+  Mirror mirror(tiered);
+  auto first = pool.retire(*pool.lease(8), 8);
+  auto turn = pool.restore(first, 8, 12);
+  std::optional<Checkpoint> second = pool.retire(std::move(turn->lease), 12);
+  const auto slept = pool.park(*second);
+  REQUIRE(slept);
+  REQUIRE(mirror.granted(record(1, first, Copies{})) ==
+          "grant 1, page 0: expected one that is held, got 1");  // told as shared: it is not
+  REQUIRE(mirror.granted({1, {1, 2}, 0, 1, false}).empty());
+  second.reset();
+  const auto woken = pool.wake(slept->parked, 12);
+  REQUIRE(woken);
+  const GrantRecord told = record(2, *woken);
+  CHECK(told.pages_shared == 2);
+  CHECK_FALSE(told.slot_shared);
+  CHECK(mirror.granted(told).empty());
+  const auto again = pool.wake(slept->parked, 12);
+  CHECK(record(3, *again).pages_shared == 3);
+  CHECK(record(3, *again).slot_shared);
+  CHECK(mirror.granted(record(3, *again)).empty());
+  CHECK(mirror.held() == Amount{3, 2});
 }

@@ -91,7 +91,7 @@ TEST_CASE("a hit on part of a checkpoint holds that part alone", "[pool][prefix]
   REQUIRE(hit);
   tree.evict();
   CHECK(pool.occupancy().pages_frozen == 1);
-  CHECK(hit->held.pages().size() == 1);
+  CHECK(hit->held.view().pages().size() == 1);
 }
 
 TEST_CASE("an eviction cannot pull away what a lookup returned", "[pool][prefix]") {
@@ -256,7 +256,7 @@ TEST_CASE("a scheduler's turn reuses a prefix, evicts what is missing and keeps 
     granted = pool.restore(hit->held, hit->len, worst_case);
   }
   REQUIRE(granted);
-  CHECK(granted->copies.slot == SlotCopy{hit->held.slot(), granted->lease.slot()});
+  CHECK(granted->copies.slot == SlotCopy{hit->held.view().slot(), granted->lease.view().slot()});
   CHECK(granted->lease.writable_from() == 8);
   tree.insert(prompt.first(len), pool.retire(std::move(granted->lease), len));
 

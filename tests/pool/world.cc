@@ -100,9 +100,9 @@ bool World::lease() {
   require(!expected, "a lease that does not fit is granted");
   Lease granted = *std::move(outcome);
   require(granted.capacity() == need.pages * geometry_.page_tokens, "capacity is whole pages");
-  if (geometry_.recurrent) slot_cells_[granted.slot().value()] = 0;
-  note("lease " + std::to_string(tokens) + ": " + show(numbers(granted.pages())) + " slot " +
-       std::to_string(granted.slot().value()));
+  if (geometry_.recurrent) slot_cells_[granted.view().slot().value()] = 0;
+  note("lease " + std::to_string(tokens) + ": " + show(numbers(granted.view().pages())) + " slot " +
+       std::to_string(granted.view().slot().value()));
   writers_.push_back({std::move(granted), {}});
   return true;
 }
@@ -125,7 +125,7 @@ bool World::checkpoint() {
   const uint32_t written = writer.text.len();
   if (written == 0) return false;
   const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
-  const uint32_t table = static_cast<uint32_t>(writer.lease.pages().size());
+  const uint32_t table = static_cast<uint32_t>(writer.lease.view().pages().size());
   const bool own_page = len % geometry_.page_tokens != 0 && len > writer.lease.writable_from();
   const Amount need{own_page ? 1u : 0u, geometry_.recurrent ? 1u : 0u};
   const auto expected = denied(pages_for(len), {table, need.slots}, need);
@@ -138,8 +138,8 @@ bool World::checkpoint() {
   require(!expected, "a checkpoint that does not fit is granted");
   require(outcome->copies.page.has_value() == own_page, "only a page cut open is copied");
   execute(outcome->copies);
-  note("checkpoint " + std::to_string(len) + ": " + show(numbers(outcome->checkpoint.pages())) +
-       show(outcome->copies));
+  note("checkpoint " + std::to_string(len) + ": " +
+       show(numbers(outcome->checkpoint.view().pages())) + show(outcome->copies));
   readers_.push_back({std::move(outcome->checkpoint), prefix(writer.text, len)});
   return true;
 }
@@ -152,7 +152,7 @@ bool World::checkpoint_ahead() {
   if (room == 0) return false;
   const uint32_t count = 1 + choose_.below(std::min(room, 2 * geometry_.page_tokens));
   const uint32_t len = writer.text.len() + count;
-  const uint32_t table = static_cast<uint32_t>(writer.lease.pages().size());
+  const uint32_t table = static_cast<uint32_t>(writer.lease.view().pages().size());
   const Amount need{len % geometry_.page_tokens != 0 ? 1u : 0u, geometry_.recurrent ? 1u : 0u};
   const auto expected = denied(pages_for(len), {table, need.slots}, need);
   auto outcome = pool_.checkpoint(writer.lease, len);
@@ -166,7 +166,7 @@ bool World::checkpoint_ahead() {
   Copies copies = outcome->copies;
   if (copies.slot) slot_cells_[std::exchange(copies.slot, {})->to.value()] = writer.text.state;
   execute(copies);
-  note("ahead " + std::to_string(len) + ": " + show(numbers(outcome->checkpoint.pages())) +
+  note("ahead " + std::to_string(len) + ": " + show(numbers(outcome->checkpoint.view().pages())) +
        show(outcome->copies));
   readers_.push_back({std::move(outcome->checkpoint), writer.text});
   return true;
@@ -178,13 +178,13 @@ bool World::retire() {
   const uint32_t written = writers_[which].text.len();
   if (written == 0) return false;
   const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
-  auto pages = numbers(writers_[which].lease.pages());
-  const uint32_t slot = writers_[which].lease.slot().value();
+  auto pages = numbers(writers_[which].lease.view().pages());
+  const uint32_t slot = writers_[which].lease.view().slot().value();
   Text text = prefix(writers_[which].text, len);
   Checkpoint checkpoint = pool_.retire(std::move(writers_[which].lease), len);
   writers_.erase(writers_.begin() + which);
   pages.resize(pages_for(len));
-  require(numbers(checkpoint.pages()) == pages && checkpoint.slot().value() == slot,
+  require(numbers(checkpoint.view().pages()) == pages && checkpoint.view().slot().value() == slot,
           "retiring moves nothing");
   note("retire " + std::to_string(len) + ": " + show(pages));
   readers_.push_back({std::move(checkpoint), std::move(text)});
@@ -211,7 +211,7 @@ bool World::restore() {
   require(outcome->lease.writable_from() == shared * geometry_.page_tokens,
           "a restored lease writes behind what it shares");
   execute(outcome->copies);
-  note("restore " + std::to_string(len) + ": " + show(numbers(outcome->lease.pages())) +
+  note("restore " + std::to_string(len) + ": " + show(numbers(outcome->lease.view().pages())) +
        show(outcome->copies));
   writers_.push_back({std::move(outcome->lease), prefix(reader.text, len)});
   return true;
@@ -224,7 +224,7 @@ bool World::fork() {
   if (written == 0) return false;
   const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
   const uint32_t tokens = len + choose_.below(2 * geometry_.page_tokens);
-  const uint32_t table = static_cast<uint32_t>(writer.lease.pages().size());
+  const uint32_t table = static_cast<uint32_t>(writer.lease.view().pages().size());
   const uint32_t shared = len / geometry_.page_tokens;
   const uint32_t frozen = writer.lease.writable_from();
   const Amount need{pages_for(tokens) - shared, geometry_.recurrent ? 1u : 0u};
@@ -242,7 +242,7 @@ bool World::fork() {
   require(outcome->lease.writable_from() == begin, "a fork writes behind what it shares");
   require(outcome->copies.page.has_value() == (len > begin), "only a page cut open is copied");
   execute(outcome->copies);
-  note("fork " + std::to_string(len) + ": " + show(numbers(outcome->lease.pages())) +
+  note("fork " + std::to_string(len) + ": " + show(numbers(outcome->lease.view().pages())) +
        show(outcome->copies));
   writers_.push_back({std::move(outcome->lease), prefix(writer.text, len)});
   return true;
@@ -275,7 +275,7 @@ bool World::share() {
 // --- the memory and the reference -------------------------------------------------------------
 
 void World::append(Writer& writer, uint32_t count) {
-  const auto pages = writer.lease.pages();
+  const auto pages = writer.lease.view().pages();
   const int32_t token = static_cast<int32_t>(choose_.below(2));
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t position = writer.text.len();
@@ -286,7 +286,7 @@ void World::append(Writer& writer, uint32_t count) {
     writer.text.stamps.push_back(stamp);
     if (geometry_.recurrent) writer.text.state = advance(writer.text.state, stamp);
   }
-  if (geometry_.recurrent) slot_cells_[writer.lease.slot().value()] = writer.text.state;
+  if (geometry_.recurrent) slot_cells_[writer.lease.view().slot().value()] = writer.text.state;
 }
 
 void World::execute(const Copies& copies) {
@@ -312,12 +312,12 @@ World::Names World::names() const {
     if (slot != 0) ++names.slots[slot];
   };
   for (const Writer& writer : writers_) {
-    count(numbers(writer.lease.pages()), writer.lease.slot().value());
+    count(numbers(writer.lease.view().pages()), writer.lease.view().slot().value());
     names.writable +=
         (writer.lease.capacity() - writer.lease.writable_from()) / geometry_.page_tokens;
   }
   for (const Reader& reader : readers_)
-    count(numbers(reader.checkpoint.pages()), reader.checkpoint.slot().value());
+    count(numbers(reader.checkpoint.view().pages()), reader.checkpoint.view().slot().value());
   for (const Entry& entry : entries_) count(entry.pages, entry.slot);
   return names;
 }
@@ -350,11 +350,12 @@ std::optional<Denied> World::denied(uint32_t row, Amount beside, Amount need) co
 
 void World::verify() const {
   for (const Writer& writer : writers_)
-    verify_text(writer.text, numbers(writer.lease.pages()), writer.lease.slot().value(), "lease");
+    verify_text(writer.text, numbers(writer.lease.view().pages()),
+                writer.lease.view().slot().value(), "lease");
   for (const Reader& reader : readers_) {
     require(reader.checkpoint.len() == reader.text.len(), "a checkpoint keeps its length");
-    verify_text(reader.text, numbers(reader.checkpoint.pages()), reader.checkpoint.slot().value(),
-                "checkpoint");
+    verify_text(reader.text, numbers(reader.checkpoint.view().pages()),
+                reader.checkpoint.view().slot().value(), "checkpoint");
   }
   for (const Entry& entry : entries_) verify_text(entry.text, entry.pages, entry.slot, "entry");
   verify_occupancy();

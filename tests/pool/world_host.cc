@@ -29,7 +29,7 @@ uint32_t over(uint64_t wanted, uint64_t there) {
 
 std::vector<uint32_t> numbers(const Parked& parked) {
   std::vector<uint32_t> out;
-  for (const HostPageId page : parked.pages()) out.push_back(page.value());
+  for (const HostPageId page : parked.view().pages()) out.push_back(page.value());
   return out;
 }
 
@@ -47,8 +47,9 @@ std::string show(const Transfers& transfers) {
 
 Amount World::parking_need(const Reader& reader) const {
   Amount need;
-  for (const auto page : reader.checkpoint.pages()) need.pages += !page_twins_.count(page.value());
-  if (geometry_.recurrent) need.slots = !slot_twins_.count(reader.checkpoint.slot().value());
+  for (const auto page : reader.checkpoint.view().pages())
+    need.pages += !page_twins_.count(page.value());
+  if (geometry_.recurrent) need.slots = !slot_twins_.count(reader.checkpoint.view().slot().value());
   return need;
 }
 
@@ -82,11 +83,11 @@ bool World::wake() {
   const auto awake = [](const std::map<uint32_t, uint32_t>& twins, uint32_t host) {
     return std::any_of(twins.begin(), twins.end(), [&](auto& t) { return t.second == host; });
   };
-  auto pages = sleeper.parked.pages();
+  auto pages = sleeper.parked.view().pages();
   pages.resize(pages_for(len));
   Amount need;
   for (const HostPageId page : pages) need.pages += !awake(page_twins_, page.value());
-  if (geometry_.recurrent) need.slots = !awake(slot_twins_, sleeper.parked.slot().value());
+  if (geometry_.recurrent) need.slots = !awake(slot_twins_, sleeper.parked.view().slot().value());
   const auto expected = denied(pages_for(len), {}, need);
   auto outcome = pool_.wake(sleeper.parked, len);
   if (!outcome) {
@@ -101,8 +102,9 @@ bool World::wake() {
   transfer(outcome->transfers, false);
   const auto again = pool_.park(outcome->checkpoint);
   require(again.granted() && again->transfers.empty(), "sleeping again copies nothing");
-  require(len != sleeper.text.len() || again->parked.pages() == sleeper.parked.pages(),
-          "sleeping again is where it slept");
+  require(
+      len != sleeper.text.len() || again->parked.view().pages() == sleeper.parked.view().pages(),
+      "sleeping again is where it slept");
   note("wake " + std::to_string(len) + ":" + show(outcome->transfers));
   readers_.push_back({std::move(outcome->checkpoint), prefix(sleeper.text, len)});
   return true;
@@ -160,8 +162,8 @@ void World::forget_twins() {
 World::HostNames World::host_names() const {
   HostNames names;
   for (const Sleeper& sleeper : sleepers_) {
-    for (const HostPageId page : sleeper.parked.pages()) ++names.pages[page.value()];
-    if (geometry_.recurrent) ++names.slots[sleeper.parked.slot().value()];
+    for (const HostPageId page : sleeper.parked.view().pages()) ++names.pages[page.value()];
+    if (geometry_.recurrent) ++names.slots[sleeper.parked.view().slot().value()];
   }
   for (const Entry& entry : parked_entries_) {
     for (const uint32_t page : entry.pages) ++names.pages[page];
@@ -223,7 +225,7 @@ void World::verify_parked(const std::vector<uint32_t>& pages, uint32_t slot,
 void World::verify_host() const {
   for (const Sleeper& sleeper : sleepers_) {
     require(sleeper.parked.len() == sleeper.text.len(), "a parked prefix keeps its length");
-    verify_parked(numbers(sleeper.parked), sleeper.parked.slot().value(), sleeper.text);
+    verify_parked(numbers(sleeper.parked), sleeper.parked.view().slot().value(), sleeper.text);
   }
   for (const Entry& entry : parked_entries_) verify_parked(entry.pages, entry.slot, entry.text);
   const HostNames now = host_names();
@@ -243,7 +245,8 @@ bool World::insert_parked() {
   const auto same =
       std::find_if(parked_entries_.begin(), parked_entries_.end(),
                    [&](const Entry& entry) { return entry.text.tokens == sleeper.text.tokens; });
-  Entry entry{sleeper.text, numbers(sleeper.parked), sleeper.parked.slot().value(), ++parked_uses_};
+  Entry entry{sleeper.text, numbers(sleeper.parked), sleeper.parked.view().slot().value(),
+              ++parked_uses_};
   const bool fresh = tree_.insert(sleeper.text.tokens, std::move(sleeper.parked));
   require(fresh == (same == parked_entries_.end()), "a parked prefix is entered once");
   note("insert parked " + std::to_string(entry.text.len()));

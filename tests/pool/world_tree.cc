@@ -18,7 +18,7 @@ std::string show(const std::vector<int32_t>& tokens) {
 
 std::vector<uint32_t> numbers(const kern::pool::Checkpoint& checkpoint) {
   std::vector<uint32_t> out;
-  for (const kern::pool::PageId page : checkpoint.pages()) out.push_back(page.value());
+  for (const kern::pool::PageId page : checkpoint.view().pages()) out.push_back(page.value());
   return out;
 }
 
@@ -38,7 +38,8 @@ bool World::insert() {
   const auto same = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
     return entry.text.tokens == reader.text.tokens;
   });
-  Entry entry{reader.text, numbers(reader.checkpoint), reader.checkpoint.slot().value(), ++uses_};
+  Entry entry{reader.text, numbers(reader.checkpoint), reader.checkpoint.view().slot().value(),
+              ++uses_};
   const bool fresh = tree_.insert(reader.text.tokens, std::move(reader.checkpoint));
   require(fresh == (same == entries_.end()), "an entry is entered once");
   note("insert " + show(reader.text.tokens) + (fresh ? "" : ": there is one"));

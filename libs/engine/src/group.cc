@@ -214,8 +214,8 @@ void DecodeGroupHead::Impl::ask(const Ask& one, TimeNs now) {
 
 void DecodeGroupHead::Impl::grant(const Ask& one, pool::Lease lease, TimeNs now) {
   KERN_ASSERT(connected && one.generation.value() != 0, "a grant to nobody");
-  Place place{.slot = lease.slot().value()};
-  for (const pool::PageId page : lease.pages()) place.pages.push_back(page.value());
+  Place place{.slot = lease.view().slot().value()};
+  for (const pool::PageId page : lease.view().pages()) place.pages.push_back(page.value());
   const TimeNs within = std::clamp<TimeNs>(one.fill_within, 1, options.fill_within_max);
   Sequence sequence{.ask = one,
                     .lease = std::move(lease),

@@ -213,7 +213,7 @@ void PrefillScheduler::Impl::take_snapshot(Slice& slice, Admitted& one, uint32_t
   KERN_ASSERT(!one.snapshot, "request {} is frozen twice", one.job.id.value());
   if (!frozen) return;  // no slot for it now: the prompt runs on, uncached
   KERN_ASSERT(!frozen->copies.page, "a checkpoint at {} splits a page", at);
-  slice.snapshot_slot = frozen->checkpoint.slot().value();
+  slice.snapshot_slot = frozen->checkpoint.view().slot().value();
   one.snapshot = std::move(frozen->checkpoint);
 }
 
@@ -223,11 +223,11 @@ void PrefillScheduler::Impl::add_slice(Item& item, InFlight& flight, Admitted& o
   KERN_ASSERT(rows > 0 && end <= length && (end == length || end % kGridTokens == 0),
               "rows {}..{} of {}", one.planned, end, length);
   Slice slice{.request = one.job.id,
-              .slot = one.lease.slot().value(),
+              .slot = one.lease.view().slot().value(),
               .start = one.planned,
               .sampling = one.job.sampling,
               .top_logprobs = one.job.top_logprobs};
-  for (const pool::PageId page : one.lease.pages()) slice.pages.push_back(page.value());
+  for (const pool::PageId page : one.lease.view().pages()) slice.pages.push_back(page.value());
   slice.tokens.assign(one.job.prompt.begin() + one.planned, one.job.prompt.begin() + end);
   slice.emits = end == length;
   if (one.planned == one.cached) {
@@ -321,8 +321,8 @@ void PrefillScheduler::release(RequestId id) {
 
 Place PrefillScheduler::place(RequestId id) const {
   const pool::Lease& lease = impl_->admitted.at(id).lease;
-  Place place{.slot = lease.slot().value()};
-  for (const pool::PageId page : lease.pages()) place.pages.push_back(page.value());
+  Place place{.slot = lease.view().slot().value()};
+  for (const pool::PageId page : lease.view().pages()) place.pages.push_back(page.value());
   return place;
 }
 

@@ -65,15 +65,15 @@ class Device {
   void clear(SlotId slot) { slots_[slot.value()] = 0; }
 
   void write(const Lease& lease, uint32_t position, int32_t token) {
-    pages_[lease.pages()[position / kPageTokens].value()][position % kPageTokens] = token;
-    uint64_t& state = slots_[lease.slot().value()];
+    pages_[lease.view().pages()[position / kPageTokens].value()][position % kPageTokens] = token;
+    uint64_t& state = slots_[lease.view().slot().value()];
     state = (state ^ static_cast<uint64_t>(token)) * 0x9E3779B97F4A7C15ULL;
   }
 
   int32_t next(const Lease& lease, uint32_t len) const {
-    uint64_t hash = slots_[lease.slot().value()];
+    uint64_t hash = slots_[lease.view().slot().value()];
     for (uint32_t i = 0; i < len; ++i) {
-      const auto& page = pages_[lease.pages()[i / kPageTokens].value()];
+      const auto& page = pages_[lease.view().pages()[i / kPageTokens].value()];
       hash = (hash + static_cast<uint64_t>(page[i % kPageTokens])) * 0x100000001B3ULL;
     }
     return static_cast<int32_t>(hash >> 48);
@@ -177,7 +177,7 @@ class Scheduler {
     }
     auto lease = with_room([&] { return pool_.lease(request.final_len); });
     if (!lease) return false;
-    device_.clear(lease->slot());
+    device_.clear(lease->view().slot());
     running_.push_back({std::move(request), *std::move(lease), 0});
     return true;
   }

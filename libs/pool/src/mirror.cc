@@ -31,17 +31,33 @@ std::string clash(const std::vector<uint32_t>& holders, uint32_t place, bool sha
 }  // namespace
 
 GrantRecord record(uint64_t id, const Lease& lease, const Geometry& geometry) {
-  GrantRecord out{
-      id, {}, lease.writable_from() / geometry.page_tokens, lease.slot().value(), false};
-  for (const PageId page : lease.pages()) out.pages.push_back(page.value());
+  const LeaseView view = lease.view();
+  GrantRecord out{id, {}, view.writable_from() / geometry.page_tokens, view.slot().value(), false};
+  for (const PageId page : view.pages()) out.pages.push_back(page.value());
   return out;
 }
 
-GrantRecord record(uint64_t id, const Checkpoint& checkpoint, const Copies& copies) {
-  GrantRecord out{id, {}, 0, checkpoint.slot().value(), !copies.slot && !checkpoint.slot().null()};
-  for (const PageId page : checkpoint.pages()) out.pages.push_back(page.value());
-  out.pages_shared = static_cast<uint32_t>(out.pages.size()) - (copies.page ? 1 : 0);
+namespace {
+
+// That of a checkpoint whose last `fresh_pages` pages nobody held before, and whose slot if
+// `fresh`.
+GrantRecord record_of(uint64_t id, const CheckpointView& view, size_t fresh_pages,
+                      bool fresh_slot) {
+  GrantRecord out{id, {}, 0, view.slot().value(), !fresh_slot && !view.slot().null()};
+  for (const PageId page : view.pages()) out.pages.push_back(page.value());
+  out.pages_shared = static_cast<uint32_t>(out.pages.size() - fresh_pages);
   return out;
+}
+
+}  // namespace
+
+GrantRecord record(uint64_t id, const Checkpoint& checkpoint, const Copies& copies) {
+  return record_of(id, checkpoint.view(), copies.page ? 1 : 0, copies.slot.has_value());
+}
+
+GrantRecord record(uint64_t id, const Woken& woken) {
+  return record_of(id, woken.checkpoint.view(), woken.transfers.pages.size(),
+                   woken.transfers.slot.has_value());
 }
 
 Mirror::Mirror(const Geometry& geometry) : geometry_(geometry) {

@@ -53,12 +53,12 @@ Outcome<Restored> Pool::fork(Lease& lease, uint32_t len, uint32_t tokens) {
   return store_->fork(lease, len, tokens);
 }
 
-Outcome<Slept> Pool::park(const Checkpoint& checkpoint) {
-  return store_->park(checkpoint);
+Outcome<Slept> Pool::park(const Checkpoint& checkpoint, Transfers&& executed) {
+  return store_->park(checkpoint, std::move(executed));
 }
 
-Outcome<Woken> Pool::wake(const Parked& parked, uint32_t len) {
-  return store_->wake(parked, len);
+Outcome<Woken> Pool::wake(const Parked& parked, uint32_t len, Transfers&& executed) {
+  return store_->wake(parked, len, std::move(executed));
 }
 
 uint64_t Pool::host_offset(HostPageId page) const {
@@ -74,82 +74,8 @@ const Geometry& Pool::geometry() const {
 const Occupancy& Pool::occupancy() const {
   return store_->occupancy();
 }
-
-// --- the handles ------------------------------------------------------------------------------
-
-Lease::Lease(Lease&& other) noexcept
-    : store_(std::exchange(other.store_, nullptr)), record_(other.record_) {}
-
-Lease& Lease::operator=(Lease&& other) noexcept {
-  if (this == &other) return *this;
-  if (store_ != nullptr) store_->drop(*this);
-  store_ = std::exchange(other.store_, nullptr);
-  record_ = other.record_;
-  return *this;
-}
-
-Lease::~Lease() {
-  if (store_ != nullptr) store_->drop(*this);
-}
-
-std::span<const PageId> Lease::pages() const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from lease has no pages");
-  return store_->table(*this);
-}
-
-SlotId Lease::slot() const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from lease has no slot");
-  return store_->slot(*this);
-}
-
-uint32_t Lease::capacity() const {
-  return static_cast<uint32_t>(pages().size()) * store_->geometry().page_tokens;
-}
-
-uint32_t Lease::writable_from() const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from lease writes nothing");
-  return store_->frozen(*this) * store_->geometry().page_tokens;
-}
-
-Checkpoint::Checkpoint(Checkpoint&& other) noexcept
-    : store_(std::exchange(other.store_, nullptr)),
-      tail_(other.tail_),
-      slot_(other.slot_),
-      len_(other.len_) {}
-
-Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
-  if (this == &other) return *this;
-  if (store_ != nullptr) store_->drop(*this);
-  store_ = std::exchange(other.store_, nullptr);
-  tail_ = other.tail_;
-  slot_ = other.slot_;
-  len_ = other.len_;
-  return *this;
-}
-
-Checkpoint::~Checkpoint() {
-  if (store_ != nullptr) store_->drop(*this);
-}
-
-std::vector<PageId> Checkpoint::pages() const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint has no pages");
-  return store_->pages(*this);
-}
-
-Checkpoint Checkpoint::share() const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint is not shared");
-  return store_->share(*this, len_);
-}
-
-bool Checkpoint::usable_at(uint32_t len) const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint is not usable");
-  if (len == len_) return true;
-  return slot_.null() && len > 0 && len < len_ && len % store_->geometry().page_tokens == 0;
-}
-
-Amount Checkpoint::sole_holder() const {
-  KERN_POOL_ASSERT(store_ != nullptr, "a moved-from checkpoint holds nothing");
-  return store_->sole_holder(*this);
+uint64_t Pool::version() const {
+  return store_->version();
 }
 
 }  // namespace kern::pool

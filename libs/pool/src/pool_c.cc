@@ -3,55 +3,19 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <new>
-#include <optional>
-#include <span>
 #include <utility>
-#include <vector>
 
-#include "kern/pool/pool.h"
-#include "kern/pool/prefix.h"
+#include "pool_c_handles.h"
 
 namespace pool = kern::pool;
 
-// A handle is allocated before its operation, so that nothing granted is lost for want of memory.
-struct kern_pool {
-  explicit kern_pool(const pool::Geometry& geometry) : pool(geometry) {}
-  pool::Pool pool;
-  size_t handles = 0;
-};
-struct kern_pool_lease {
-  kern_pool* owner;
-  std::optional<pool::Lease> held;
-};
-struct kern_pool_checkpoint {
-  kern_pool* owner;
-  std::optional<pool::Checkpoint> held;
-};
-struct kern_pool_parked {
-  kern_pool* owner;
-  std::optional<pool::Parked> held;
-};
-struct kern_pool_transfers {
-  std::vector<kern_pool_transfer> list;
-};
-struct kern_pool_tree {
-  explicit kern_pool_tree(kern_pool* pool) : owner(pool), tree(pool->pool) {}
-  kern_pool* owner;
-  pool::PrefixTree tree;
-};
+using kern::pool::c::give_back;
+using kern::pool::c::guarded;
+using kern::pool::c::hand_out;
+using kern::pool::c::live;
+using kern::pool::c::taken;
 
 namespace {
-
-// The one place where an exception ends: the standard library's, for want of memory.
-template <class Body>
-kern_pool_status guarded(Body&& body) noexcept {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return KERN_POOL_NO_MEMORY;
-  }
-}
 
 kern_pool_status refused(const pool::Denied& denied, kern_pool_amount* missing) {
   if (missing != nullptr) *missing = {denied.missing.pages, denied.missing.slots};
@@ -64,25 +28,6 @@ kern_pool_status refused(const pool::Denied& denied, kern_pool_amount* missing) 
       return KERN_POOL_EXCEEDS_ROW;
   }
   return KERN_POOL_INVALID;
-}
-
-template <class Handle>
-std::unique_ptr<Handle> made(kern_pool* owner) {
-  return std::make_unique<Handle>(Handle{owner, std::nullopt});
-}
-
-template <class Handle, class Held>
-void hand_out(std::unique_ptr<Handle> handle, Held held, Handle** out) {
-  handle->held.emplace(std::move(held));
-  ++handle->owner->handles;
-  *out = handle.release();
-}
-
-template <class Handle>
-void give_back(Handle* handle) {
-  if (handle == nullptr) return;
-  --handle->owner->handles;
-  const std::unique_ptr<Handle> gone(handle);
 }
 
 kern_pool_copies plain(const pool::Copies& copies) {
@@ -98,41 +43,19 @@ kern_pool_copies plain(const pool::Copies& copies) {
   return out;
 }
 
-std::unique_ptr<kern_pool_transfers> plain(const pool::Pool& in, const pool::Transfers& plan) {
-  auto out = std::make_unique<kern_pool_transfers>();
+// Hands a plan out as a list.
+void hand_out_plan(const pool::Pool& in, kern::pool::c::Taken<kern_pool_transfers> handle,
+                   pool::Transfers plan, kern_pool_transfers** out) {
+  handle->list.clear();
   for (const pool::PageTransfer& page : plan.pages)
-    out->list.push_back({in.host_offset(page.host), page.device.value(), 0});
+    handle->list.push_back({in.host_offset(page.host), page.device.value(), 0});
   if (plan.slot)
-    out->list.push_back({in.host_offset(plan.slot->host), plan.slot->device.value(), 1});
-  return out;
+    handle->list.push_back({in.host_offset(plan.slot->host), plan.slot->device.value(), 1});
+  hand_out(std::move(handle), std::move(plan), out);
 }
 
 bool within(const kern_pool_lease* lease, uint32_t len) {
   return len > 0 && len <= lease->held->capacity();
-}
-
-// A text that can be a row's; the tree takes lengths of 32 bits.
-bool is_text(const int32_t* tokens, size_t count) {
-  return count <= UINT32_MAX && (tokens != nullptr || count == 0);
-}
-
-template <class Handle>
-kern_pool_status insert(kern_pool_tree* tree, const int32_t* tokens, size_t count, Handle* handle,
-                        int* fresh) {
-  if (tree == nullptr || handle == nullptr || !is_text(tokens, count) ||
-      handle->owner != tree->owner || count != handle->held->len())
-    return KERN_POOL_INVALID;
-  return guarded([&] {
-    auto copy = handle->held->share();  // the caller's stays its own until the entry is in
-    const bool entered = tree->tree.insert({tokens, count}, std::move(copy));
-    if (fresh != nullptr) *fresh = entered ? 1 : 0;
-    give_back(handle);
-    return KERN_POOL_OK;
-  });
-}
-
-void tell(const pool::Evicted& evicted, kern_pool_evicted* done) {
-  if (done != nullptr) *done = {evicted.entries, {evicted.freed.pages, evicted.freed.slots}};
 }
 
 }  // namespace
@@ -153,6 +76,8 @@ const char* kern_pool_status_text(kern_pool_status status) {
       return "an argument makes no sense";
     case KERN_POOL_NO_MEMORY:
       return "the host is out of memory";
+    case KERN_POOL_STALE:
+      return "the pool has changed since the view was taken";
   }
   return "no status of the pool";
 }
@@ -201,7 +126,7 @@ kern_pool_status kern_pool_lease_take(kern_pool* pool, uint32_t tokens, kern_poo
                                       kern_pool_amount* missing) {
   if (pool == nullptr || out == nullptr || tokens == 0) return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_lease>(pool);
+    auto handle = taken<kern_pool_lease>(pool);
     auto lease = pool->pool.lease(tokens);
     if (!lease) return refused(lease.denied(), missing);
     hand_out(std::move(handle), *std::move(lease), out);
@@ -212,11 +137,10 @@ kern_pool_status kern_pool_lease_take(kern_pool* pool, uint32_t tokens, kern_poo
 kern_pool_status kern_pool_fork(kern_pool_lease* lease, uint32_t len, uint32_t tokens,
                                 kern_pool_lease** out, kern_pool_copies* copies,
                                 kern_pool_amount* missing) {
-  if (lease == nullptr || out == nullptr || copies == nullptr || !within(lease, len) ||
-      len > tokens)
+  if (!live(lease) || out == nullptr || copies == nullptr || !within(lease, len) || len > tokens)
     return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_lease>(lease->owner);
+    auto handle = taken<kern_pool_lease>(lease->owner);
     auto forked = lease->owner->pool.fork(*lease->held, len, tokens);
     if (!forked) return refused(forked.denied(), missing);
     *copies = plain(forked->copies);
@@ -228,10 +152,10 @@ kern_pool_status kern_pool_fork(kern_pool_lease* lease, uint32_t len, uint32_t t
 kern_pool_status kern_pool_checkpoint_take(kern_pool_lease* lease, uint32_t len,
                                            kern_pool_checkpoint** out, kern_pool_copies* copies,
                                            kern_pool_amount* missing) {
-  if (lease == nullptr || out == nullptr || copies == nullptr || !within(lease, len))
+  if (!live(lease) || out == nullptr || copies == nullptr || !within(lease, len))
     return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_checkpoint>(lease->owner);
+    auto handle = taken<kern_pool_checkpoint>(lease->owner);
     auto frozen = lease->owner->pool.checkpoint(*lease->held, len);
     if (!frozen) return refused(frozen.denied(), missing);
     *copies = plain(frozen->copies);
@@ -242,9 +166,9 @@ kern_pool_status kern_pool_checkpoint_take(kern_pool_lease* lease, uint32_t len,
 
 kern_pool_status kern_pool_retire(kern_pool_lease* lease, uint32_t len,
                                   kern_pool_checkpoint** out) {
-  if (lease == nullptr || out == nullptr || !within(lease, len)) return KERN_POOL_INVALID;
+  if (!live(lease) || out == nullptr || !within(lease, len)) return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_checkpoint>(lease->owner);
+    auto handle = taken<kern_pool_checkpoint>(lease->owner);
     hand_out(std::move(handle), lease->owner->pool.retire(*std::move(lease->held), len), out);
     give_back(lease);
     return KERN_POOL_OK;
@@ -256,19 +180,19 @@ void kern_pool_lease_give_back(kern_pool_lease* lease) {
 }
 
 size_t kern_pool_lease_pages(const kern_pool_lease* lease, uint32_t* pages, size_t capacity) {
-  if (lease == nullptr) return 0;
-  const auto table = lease->held->pages();
+  if (!live(lease)) return 0;
+  const auto table = lease->held->view().pages();
   for (size_t i = 0; pages != nullptr && i < std::min(capacity, table.size()); ++i)
     pages[i] = table[i].value();
   return table.size();
 }
 
 uint32_t kern_pool_lease_slot(const kern_pool_lease* lease) {
-  return lease == nullptr ? 0 : lease->held->slot().value();
+  return live(lease) ? lease->held->view().slot().value() : 0;
 }
 
 uint32_t kern_pool_lease_writable_from(const kern_pool_lease* lease) {
-  return lease == nullptr ? 0 : lease->held->writable_from();
+  return live(lease) ? lease->held->writable_from() : 0;
 }
 
 // --- checkpoints and host memory --------------------------------------------------------------
@@ -276,11 +200,11 @@ uint32_t kern_pool_lease_writable_from(const kern_pool_lease* lease) {
 kern_pool_status kern_pool_restore(const kern_pool_checkpoint* checkpoint, uint32_t len,
                                    uint32_t tokens, kern_pool_lease** out, kern_pool_copies* copies,
                                    kern_pool_amount* missing) {
-  if (checkpoint == nullptr || out == nullptr || copies == nullptr || len > tokens ||
+  if (!live(checkpoint) || out == nullptr || copies == nullptr || len > tokens ||
       !checkpoint->held->usable_at(len))
     return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_lease>(checkpoint->owner);
+    auto handle = taken<kern_pool_lease>(checkpoint->owner);
     auto restored = checkpoint->owner->pool.restore(*checkpoint->held, len, tokens);
     if (!restored) return refused(restored.denied(), missing);
     *copies = plain(restored->copies);
@@ -291,12 +215,13 @@ kern_pool_status kern_pool_restore(const kern_pool_checkpoint* checkpoint, uint3
 
 kern_pool_status kern_pool_park(const kern_pool_checkpoint* checkpoint, kern_pool_parked** out,
                                 kern_pool_transfers** to_host, kern_pool_amount* missing) {
-  if (checkpoint == nullptr || out == nullptr || to_host == nullptr) return KERN_POOL_INVALID;
+  if (!live(checkpoint) || out == nullptr || to_host == nullptr) return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_parked>(checkpoint->owner);
-    auto slept = checkpoint->owner->pool.park(*checkpoint->held);
+    auto handle = taken<kern_pool_parked>(checkpoint->owner);
+    auto plan = taken<kern_pool_transfers>(checkpoint->owner);
+    auto slept = checkpoint->owner->pool.park(*checkpoint->held, std::move(plan->memory));
     if (!slept) return refused(slept.denied(), missing);
-    *to_host = plain(checkpoint->owner->pool, slept->transfers).release();
+    hand_out_plan(checkpoint->owner->pool, std::move(plan), std::move(slept->transfers), to_host);
     hand_out(std::move(handle), std::move(slept->parked), out);
     return KERN_POOL_OK;
   });
@@ -305,13 +230,14 @@ kern_pool_status kern_pool_park(const kern_pool_checkpoint* checkpoint, kern_poo
 kern_pool_status kern_pool_wake(const kern_pool_parked* parked, uint32_t len,
                                 kern_pool_checkpoint** out, kern_pool_transfers** to_device,
                                 kern_pool_amount* missing) {
-  if (parked == nullptr || out == nullptr || to_device == nullptr || !parked->held->usable_at(len))
+  if (!live(parked) || out == nullptr || to_device == nullptr || !parked->held->usable_at(len))
     return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_checkpoint>(parked->owner);
-    auto woken = parked->owner->pool.wake(*parked->held, len);
+    auto handle = taken<kern_pool_checkpoint>(parked->owner);
+    auto plan = taken<kern_pool_transfers>(parked->owner);
+    auto woken = parked->owner->pool.wake(*parked->held, len, std::move(plan->memory));
     if (!woken) return refused(woken.denied(), missing);
-    *to_device = plain(parked->owner->pool, woken->transfers).release();
+    hand_out_plan(parked->owner->pool, std::move(plan), std::move(woken->transfers), to_device);
     hand_out(std::move(handle), std::move(woken->checkpoint), out);
     return KERN_POOL_OK;
   });
@@ -319,23 +245,31 @@ kern_pool_status kern_pool_wake(const kern_pool_parked* parked, uint32_t len,
 
 kern_pool_status kern_pool_checkpoint_share(const kern_pool_checkpoint* checkpoint,
                                             kern_pool_checkpoint** out) {
-  if (checkpoint == nullptr || out == nullptr) return KERN_POOL_INVALID;
+  if (!live(checkpoint) || out == nullptr) return KERN_POOL_INVALID;
   return guarded([&] {
-    hand_out(made<kern_pool_checkpoint>(checkpoint->owner), checkpoint->held->share(), out);
+    hand_out(taken<kern_pool_checkpoint>(checkpoint->owner), checkpoint->held->share(), out);
+    return KERN_POOL_OK;
+  });
+}
+
+kern_pool_status kern_pool_parked_share(const kern_pool_parked* parked, kern_pool_parked** out) {
+  if (!live(parked) || out == nullptr) return KERN_POOL_INVALID;
+  return guarded([&] {
+    hand_out(taken<kern_pool_parked>(parked->owner), parked->held->share(), out);
     return KERN_POOL_OK;
   });
 }
 
 uint32_t kern_pool_checkpoint_len(const kern_pool_checkpoint* checkpoint) {
-  return checkpoint == nullptr ? 0 : checkpoint->held->len();
+  return live(checkpoint) ? checkpoint->held->len() : 0;
 }
 
 uint32_t kern_pool_checkpoint_slot(const kern_pool_checkpoint* checkpoint) {
-  return checkpoint == nullptr ? 0 : checkpoint->held->slot().value();
+  return live(checkpoint) ? checkpoint->held->view().slot().value() : 0;
 }
 
 uint32_t kern_pool_parked_len(const kern_pool_parked* parked) {
-  return parked == nullptr ? 0 : parked->held->len();
+  return live(parked) ? parked->held->len() : 0;
 }
 
 void kern_pool_checkpoint_give_back(kern_pool_checkpoint* checkpoint) {
@@ -347,104 +281,87 @@ void kern_pool_parked_give_back(kern_pool_parked* parked) {
 }
 
 const kern_pool_transfer* kern_pool_transfers_list(const kern_pool_transfers* plan, size_t* count) {
-  if (count != nullptr) *count = plan == nullptr ? 0 : plan->list.size();
-  return plan == nullptr ? nullptr : plan->list.data();
+  if (count != nullptr) *count = live(plan) ? plan->list.size() : 0;
+  return live(plan) ? plan->list.data() : nullptr;
 }
 
 void kern_pool_transfers_give_back(kern_pool_transfers* plan) {
-  const std::unique_ptr<kern_pool_transfers> gone(plan);
+  give_back(plan);
 }
 
-// --- prefix tree ------------------------------------------------------------------------------
+// --- views ------------------------------------------------------------------------------------
 
-kern_pool_status kern_pool_tree_create(kern_pool* pool, kern_pool_tree** out) {
-  if (pool == nullptr || out == nullptr) return KERN_POOL_INVALID;
+kern_pool_status kern_pool_view_lease(const kern_pool_lease* lease, kern_pool_view* out) {
+  if (!live(lease) || out == nullptr) return KERN_POOL_INVALID;
+  const pool::LeaseView view = lease->held->view();
+  *out = {view.capacity(),
+          view.writable_from(),
+          static_cast<uint32_t>(view.pages().size()),
+          view.slot().value(),
+          lease->owner->pool.version(),
+          lease->owner,
+          lease,
+          nullptr};
+  return KERN_POOL_OK;
+}
+
+kern_pool_status kern_pool_view_checkpoint(const kern_pool_checkpoint* checkpoint,
+                                           kern_pool_view* out) {
+  if (!live(checkpoint) || out == nullptr) return KERN_POOL_INVALID;
+  const pool::CheckpointView view = checkpoint->held->view();
+  *out = {view.len(),
+          view.len(),
+          view.page_count(),
+          view.slot().value(),
+          checkpoint->owner->pool.version(),
+          checkpoint->owner,
+          nullptr,
+          checkpoint};
+  return KERN_POOL_OK;
+}
+
+kern_pool_status kern_pool_view_parked(const kern_pool_parked* parked, kern_pool_parked_view* out) {
+  if (!live(parked) || out == nullptr) return KERN_POOL_INVALID;
+  const pool::ParkedView view = parked->held->view();
+  const pool::Pool& pool = parked->owner->pool;
+  const uint64_t slot = view.slot().null() ? UINT64_MAX : pool.host_offset(view.slot());
+  *out = {view.len(), view.page_count(), slot, pool.version(), parked->owner, parked};
+  return KERN_POOL_OK;
+}
+
+kern_pool_status kern_pool_view_pages(const kern_pool_view* view, uint32_t* pages,
+                                      size_t capacity) {
+  if (view == nullptr || view->pool == nullptr) return KERN_POOL_INVALID;
+  if (view->pool->pool.version() != view->version) return KERN_POOL_STALE;
+  if (pages == nullptr || capacity < view->page_count) return KERN_POOL_INVALID;
+  const auto number = [](pool::PageId page) { return page.value(); };
+  if (live(view->lease)) {
+    const auto table = view->lease->held->view().pages();
+    std::transform(table.begin(), table.end(), pages, number);
+    return KERN_POOL_OK;
+  }
+  if (!live(view->checkpoint)) return KERN_POOL_STALE;
   return guarded([&] {
-    *out = std::make_unique<kern_pool_tree>(pool).release();
-    ++pool->handles;
+    auto& list = view->pool->pages;
+    list.resize(view->page_count);
+    view->checkpoint->held->view().pages_into(list);
+    std::transform(list.begin(), list.end(), pages, number);
     return KERN_POOL_OK;
   });
 }
 
-void kern_pool_tree_give_back(kern_pool_tree* tree) {
-  give_back(tree);
-}
-
-kern_pool_status kern_pool_tree_insert(kern_pool_tree* tree, const int32_t* tokens, size_t count,
-                                       kern_pool_checkpoint* checkpoint, int* fresh) {
-  return insert(tree, tokens, count, checkpoint, fresh);
-}
-
-kern_pool_status kern_pool_tree_insert_parked(kern_pool_tree* tree, const int32_t* tokens,
-                                              size_t count, kern_pool_parked* parked, int* fresh) {
-  return insert(tree, tokens, count, parked, fresh);
-}
-
-kern_pool_status kern_pool_tree_lookup(kern_pool_tree* tree, const int32_t* tokens, size_t count,
-                                       kern_pool_checkpoint** out) {
-  if (tree == nullptr || out == nullptr || !is_text(tokens, count)) return KERN_POOL_INVALID;
+kern_pool_status kern_pool_view_offsets(const kern_pool_parked_view* view, uint64_t* offsets,
+                                        size_t capacity) {
+  if (view == nullptr || view->pool == nullptr) return KERN_POOL_INVALID;
+  const pool::Pool& pool = view->pool->pool;
+  if (pool.version() != view->version || !live(view->parked)) return KERN_POOL_STALE;
+  if (offsets == nullptr || capacity < view->page_count) return KERN_POOL_INVALID;
   return guarded([&] {
-    auto handle = made<kern_pool_checkpoint>(tree->owner);
-    auto hit = tree->tree.lookup({tokens, count});
-    if (!hit) return KERN_POOL_NOT_FOUND;
-    hand_out(std::move(handle), std::move(hit->held), out);
-    return KERN_POOL_OK;
-  });
-}
-
-kern_pool_status kern_pool_tree_lookup_any(kern_pool_tree* tree, const int32_t* tokens,
-                                           size_t count, kern_pool_checkpoint** checkpoint,
-                                           kern_pool_parked** parked) {
-  if (tree == nullptr || checkpoint == nullptr || parked == nullptr || !is_text(tokens, count))
-    return KERN_POOL_INVALID;
-  return guarded([&] {
-    auto resident = made<kern_pool_checkpoint>(tree->owner);
-    auto sleeping = made<kern_pool_parked>(tree->owner);
-    auto found = tree->tree.lookup_any({tokens, count});
-    if (!found) return KERN_POOL_NOT_FOUND;
-    *checkpoint = nullptr;
-    *parked = nullptr;
-    if (auto* held = std::get_if<pool::Checkpoint>(&found->held))
-      hand_out(std::move(resident), std::move(*held), checkpoint);
-    else
-      hand_out(std::move(sleeping), std::move(std::get<pool::Parked>(found->held)), parked);
-    return KERN_POOL_OK;
-  });
-}
-
-kern_pool_status kern_pool_tree_evict(kern_pool_tree* tree, kern_pool_amount missing,
-                                      kern_pool_evicted* done) {
-  if (tree == nullptr) return KERN_POOL_INVALID;
-  return guarded([&] {
-    const pool::Evicted evicted = tree->tree.evict(pool::Amount{missing.pages, missing.slots});
-    tell(evicted, done);
-    return evicted.enough ? KERN_POOL_OK : KERN_POOL_BUSY;
-  });
-}
-
-kern_pool_status kern_pool_tree_evict_parked(kern_pool_tree* tree,
-                                             const kern_pool_checkpoint* room_for,
-                                             kern_pool_evicted* done) {
-  if (tree == nullptr || room_for == nullptr || room_for->owner != tree->owner)
-    return KERN_POOL_INVALID;
-  return guarded([&] {
-    const pool::Evicted evicted = tree->tree.evict_parked(*room_for->held);
-    tell(evicted, done);
-    return evicted.enough ? KERN_POOL_OK : KERN_POOL_BUSY;
-  });
-}
-
-kern_pool_status kern_pool_tree_evict_to_park(kern_pool_tree* tree, kern_pool_checkpoint** out,
-                                              int32_t* tokens, size_t capacity) {
-  if (tree == nullptr || out == nullptr || tokens == nullptr) return KERN_POOL_INVALID;
-  const pool::Geometry& geometry = tree->owner->pool.geometry();
-  if (capacity < size_t{geometry.row_pages_max} * geometry.page_tokens) return KERN_POOL_INVALID;
-  return guarded([&] {
-    auto handle = made<kern_pool_checkpoint>(tree->owner);
-    auto leaving = tree->tree.evict_to_park();
-    if (!leaving) return KERN_POOL_NOT_FOUND;
-    std::copy(leaving->tokens.begin(), leaving->tokens.end(), tokens);
-    hand_out(std::move(handle), std::move(leaving->held), out);
+    auto& list = view->pool->host_pages;
+    list.resize(view->page_count);
+    view->parked->held->view().pages_into(list);
+    std::transform(list.begin(), list.end(), offsets,
+                   [&](pool::HostPageId page) { return pool.host_offset(page); });
     return KERN_POOL_OK;
   });
 }

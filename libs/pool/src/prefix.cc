@@ -46,6 +46,7 @@ class PrefixTree::Tree {
  private:
   Rank rank_now(uint32_t number, uint64_t last_hit);
   void touch(uint32_t number, uint64_t last_hit);
+  std::set<Rank>::iterator enter(const Rank& rank);
   Amount sole_holder(const Rank& rank) const;
   // What an entry held, and where to look on: there or, if its going made one, at an earlier leaf.
   struct Removed {
@@ -58,7 +59,8 @@ class PrefixTree::Tree {
   std::unique_ptr<EvictionPolicy> policy_;
   Radix radix_;
   std::set<Rank> order_;  // every entry, the one to go first in front
-  uint64_t uses_ = 0;     // insertions and hits so far
+  std::vector<std::set<Rank>::node_type> free_ranks_;
+  uint64_t uses_ = 0;  // insertions and hits so far
 };
 
 Rank PrefixTree::Tree::rank_now(uint32_t number, uint64_t last_hit) {
@@ -78,6 +80,14 @@ void PrefixTree::Tree::touch(uint32_t number, uint64_t last_hit) {
   entry.rank = order_.insert(std::move(held)).position;
 }
 
+std::set<Rank>::iterator PrefixTree::Tree::enter(const Rank& rank) {
+  if (free_ranks_.empty()) return order_.insert(rank).first;
+  auto again = std::move(free_ranks_.back());
+  free_ranks_.pop_back();
+  again.value() = rank;
+  return order_.insert(std::move(again)).position;
+}
+
 bool PrefixTree::Tree::insert(std::span<const int32_t> tokens, Held held) {
   const uint32_t len = std::visit([](const auto& prefix) { return prefix.len(); }, held);
   KERN_POOL_ASSERT(tokens.size() == len, "a checkpoint is entered under its tokens");
@@ -88,7 +98,7 @@ bool PrefixTree::Tree::insert(std::span<const int32_t> tokens, Held held) {
     return false;
   }
   node.entry.emplace(Radix::Entry{std::move(held), 0, order_.end()});
-  node.entry->rank = order_.insert(rank_now(number, ++uses_)).first;
+  node.entry->rank = enter(rank_now(number, ++uses_));
   const uint32_t above = radix_.ancestor_entry(number);
   if (above != Radix::kRoot && !radix_.node(above).entry->rank->interior)
     touch(above, radix_.node(above).entry->rank->last_hit);
@@ -131,7 +141,7 @@ PrefixTree::Tree::Removed PrefixTree::Tree::remove(std::set<Rank>::iterator rank
   Radix::Node& node = radix_.node(rank->node);
   Removed removed{std::move(node.entry->held), *rank};
   node.entry.reset();
-  order_.erase(rank);
+  free_ranks_.push_back(order_.extract(rank));
   policy_->evicted(removed.resume.worth);
   const uint32_t leaf = radix_.prune(removed.resume.node);
   if (leaf == Radix::kRoot) return removed;
@@ -142,7 +152,7 @@ PrefixTree::Tree::Removed PrefixTree::Tree::remove(std::set<Rank>::iterator rank
 
 std::optional<PrefixTree::Tree::Held> PrefixTree::Tree::evict(std::vector<int32_t>* tokens) {
   if (order_.empty()) return std::nullopt;
-  if (tokens != nullptr) *tokens = radix_.tokens(order_.begin()->node);
+  if (tokens != nullptr) radix_.tokens(order_.begin()->node, *tokens);
   return remove(order_.begin()).held;
 }
 
@@ -228,11 +238,10 @@ std::optional<Checkpoint> PrefixTree::evict() {
   return std::get<Checkpoint>(*std::move(held));
 }
 
-std::optional<Leaving> PrefixTree::evict_to_park() {
-  std::vector<int32_t> tokens;
-  auto held = resident_->evict(&tokens);
+std::optional<Leaving> PrefixTree::evict_to_park(std::vector<int32_t>&& memory) {
+  auto held = resident_->evict(&memory);
   if (!held) return std::nullopt;
-  return Leaving{std::move(tokens), std::get<Checkpoint>(*std::move(held))};
+  return Leaving{std::move(memory), std::get<Checkpoint>(*std::move(held))};
 }
 
 Evicted PrefixTree::evict(const Amount& missing) {

@@ -49,8 +49,7 @@ uint32_t Radix::reach(std::span<const int32_t> tokens) {
   if (at.inside != kRoot) number = split(at.inside, at.matched - node(at.node).depth);
   if (at.matched == tokens.size()) return number;
   const auto rest = tokens.subspan(at.matched);
-  return make(number, std::vector<int32_t>(rest.begin(), rest.end()),
-              static_cast<uint32_t>(tokens.size()));
+  return make(number, rest, static_cast<uint32_t>(tokens.size()));
 }
 
 uint32_t Radix::any_entry(uint32_t number) const {
@@ -68,14 +67,13 @@ uint32_t Radix::ancestor_entry(uint32_t number) const {
   return number;
 }
 
-std::vector<int32_t> Radix::tokens(uint32_t number) const {
-  std::vector<int32_t> tokens(node(number).depth);
+void Radix::tokens(uint32_t number, std::vector<int32_t>& out) const {
+  out.resize(node(number).depth);
   for (; number != kRoot; number = node(number).parent) {
     const auto label = node(number).label();
     std::copy(label.begin(), label.end(),
-              tokens.begin() + static_cast<std::ptrdiff_t>(node(number).depth - label.size()));
+              out.begin() + static_cast<std::ptrdiff_t>(node(number).depth - label.size()));
   }
-  return tokens;
 }
 
 uint32_t Radix::prune(uint32_t number) {
@@ -88,7 +86,7 @@ uint32_t Radix::prune(uint32_t number) {
     return kRoot;
   }
   const uint32_t parent = node(number).parent;
-  node(parent).children.erase(node(number).label().front());
+  disown(parent, node(number).label().front());
   erase(number);
   if (parent == kRoot) return kRoot;
   if (node(parent).entry) return node(parent).children.empty() ? parent : kRoot;
@@ -97,7 +95,22 @@ uint32_t Radix::prune(uint32_t number) {
   return kRoot;
 }
 
-uint32_t Radix::make(uint32_t parent, std::vector<int32_t> buffer, uint32_t depth) {
+bool Radix::adopt(uint32_t parent, int32_t first, uint32_t child) {
+  auto& children = node(parent).children;
+  if (free_children_.empty()) return children.emplace(first, child).second;
+  auto link = std::move(free_children_.back());
+  free_children_.pop_back();
+  link.key() = first;
+  link.mapped() = child;
+  return children.insert(std::move(link)).inserted;
+}
+
+void Radix::disown(uint32_t parent, int32_t first) {
+  free_children_.push_back(node(parent).children.extract(first));
+  KERN_POOL_ASSERT(!free_children_.back().empty(), "only a child is disowned");
+}
+
+uint32_t Radix::make(uint32_t parent, std::span<const int32_t> label, uint32_t depth) {
   uint32_t number = static_cast<uint32_t>(nodes_.size());
   if (free_nodes_.empty()) {
     nodes_.emplace_back();
@@ -106,11 +119,12 @@ uint32_t Radix::make(uint32_t parent, std::vector<int32_t> buffer, uint32_t dept
     free_nodes_.pop_back();
   }
   Node& made = node(number);
-  made.buffer = std::move(buffer);
+  made.buffer = labels_.take(label.size());
+  made.buffer.assign(label.begin(), label.end());
   made.begin = 0;
   made.depth = depth;
   made.parent = parent;
-  const bool fresh = node(parent).children.emplace(made.buffer.front(), number).second;
+  const bool fresh = adopt(parent, label.front(), number);
   KERN_POOL_ASSERT(fresh, "two children of a node begin differently");
   return number;
 }
@@ -124,11 +138,11 @@ uint32_t Radix::split(uint32_t number, uint32_t matched) {
   const auto head = label.first(matched);
   const uint32_t parent = lower.parent;
   const uint32_t depth = lower.depth - static_cast<uint32_t>(label.size()) + matched;
-  node(parent).children.erase(head.front());
-  const uint32_t upper = make(parent, std::vector<int32_t>(head.begin(), head.end()), depth);
+  disown(parent, head.front());
+  const uint32_t upper = make(parent, head, depth);
   lower.begin += matched;
   lower.parent = upper;
-  node(upper).children.emplace(lower.label().front(), number);
+  adopt(upper, lower.label().front(), number);
   return upper;
 }
 
@@ -143,22 +157,21 @@ void Radix::merge(uint32_t number) {
     lower.begin -= static_cast<uint32_t>(head.size());
   } else {
     const auto tail = lower.label();
-    std::vector<int32_t> whole;
-    whole.reserve(head.size() + tail.size());
+    Labels::Buffer whole = labels_.take(head.size() + tail.size());
     whole.insert(whole.end(), head.begin(), head.end());
     whole.insert(whole.end(), tail.begin(), tail.end());
-    lower.buffer = std::move(whole);
+    labels_.give(std::exchange(lower.buffer, std::move(whole)));
     lower.begin = 0;
   }
   lower.parent = upper.parent;
   node(upper.parent).children[head.front()] = below;
-  upper.children.clear();
+  disown(number, upper.children.begin()->first);
   erase(number);
 }
 
 void Radix::erase(uint32_t number) {
   KERN_POOL_ASSERT(node(number).children.empty(), "only a node without children is erased");
-  node(number).buffer = {};
+  labels_.give(std::exchange(node(number).buffer, {}));
   free_nodes_.push_back(number);
 }
 

@@ -14,6 +14,7 @@
 
 #include "kern/pool/checkpoint.h"
 #include "kern/pool/host_tier.h"
+#include "labels.h"
 
 namespace kern::pool {
 
@@ -65,20 +66,27 @@ class Radix {
   uint32_t any_entry(uint32_t number) const;
   // The nearest node above with an entry; kRoot when none has.
   uint32_t ancestor_entry(uint32_t number) const;
-  // The tokens from the root to the end of its label.
-  std::vector<int32_t> tokens(uint32_t number) const;
+  // Writes the tokens from the root to the end of its label.
+  void tokens(uint32_t number, std::vector<int32_t>& out) const;
   // Restores the invariant around a node whose entry is gone. Returns the node that this turned
   // into a leaf, or kRoot.
   uint32_t prune(uint32_t number);
 
  private:
-  uint32_t make(uint32_t parent, std::vector<int32_t> buffer, uint32_t depth);
+  uint32_t make(uint32_t parent, std::span<const int32_t> label, uint32_t depth);
   uint32_t split(uint32_t number, uint32_t matched);
   void merge(uint32_t number);
   void erase(uint32_t number);
+  // Whether there was no child yet that begins with the token.
+  bool adopt(uint32_t parent, int32_t first, uint32_t child);
+  void disown(uint32_t parent, int32_t first);
 
   std::deque<Node> nodes_;
+  // What is no longer in use, for what comes: a tree that neither grows nor shrinks allocates
+  // nothing.
   std::vector<uint32_t> free_nodes_;
+  std::vector<std::map<int32_t, uint32_t>::node_type> free_children_;
+  Labels labels_;
 };
 
 }  // namespace kern::pool

@@ -10,13 +10,11 @@ Store::Store(const Geometry& geometry)
       arena_(geometry.host_bytes, geometry.page_bytes,
              geometry.recurrent ? geometry.slot_bytes : 0) {
   KERN_POOL_ASSERT(refusal(geometry).empty(), "a pool is laid over a geometry without a refusal");
-  nodes_.resize(geometry.pages);
+  device_.reach(geometry.pages, geometry.recurrent ? geometry.slots : 0);
   free_pages_.reserve(geometry.pages - 1);
   for (uint32_t page = geometry.pages - 1; page >= 1; --page) free_pages_.push_back(PageId(page));
   occupancy_.pages_free = geometry.pages - 1;
   if (!geometry.recurrent) return;
-  slot_refs_.resize(geometry.slots);
-  slot_twins_.resize(geometry.slots);
   free_slots_.reserve(geometry.slots - 1);
   for (uint32_t slot = geometry.slots - 1; slot >= 1; --slot) free_slots_.push_back(SlotId(slot));
   occupancy_.slots_free = geometry.slots - 1;
@@ -39,8 +37,8 @@ PageId Store::take_page() {
   KERN_POOL_ASSERT(!free_pages_.empty(), "room was checked before a page is taken");
   const PageId page = free_pages_.back();
   free_pages_.pop_back();
-  KERN_POOL_ASSERT(node(page).refs == 0, "a free page has no holder");
-  node(page) = Node{PageId(), 1, HostPageId()};
+  KERN_POOL_ASSERT(device_.node(page).refs == 0, "a free page has no holder");
+  device_.node(page) = {PageId(), 1, HostPageId()};
   --occupancy_.pages_free;
   return page;
 }
@@ -49,54 +47,38 @@ SlotId Store::take_slot() {
   KERN_POOL_ASSERT(!free_slots_.empty(), "room was checked before a slot is taken");
   const SlotId slot = free_slots_.back();
   free_slots_.pop_back();
-  KERN_POOL_ASSERT(slot_refs_[slot.value()] == 0, "a free slot has no holder");
-  slot_refs_[slot.value()] = 1;
+  KERN_POOL_ASSERT(device_.line(slot).refs == 0, "a free slot has no holder");
+  device_.line(slot) = {1, HostSlotId()};
   --occupancy_.slots_free;
   return slot;
 }
 
 void Store::free_page(PageId page) {
-  KERN_POOL_ASSERT(!page.null() && node(page).refs == 0, "only a page without a holder is freed");
-  node(page).parent = PageId();
-  const HostPageId twin = std::exchange(node(page).twin, HostPageId());
-  if (!twin.null()) host_node(twin).twin = PageId();
+  auto& node = device_.node(page);
+  KERN_POOL_ASSERT(!page.null() && node.refs == 0, "only a page without a holder is freed");
+  node.parent = PageId();
+  const HostPageId twin = std::exchange(node.twin, HostPageId());
+  if (!twin.null()) host_.node(twin).twin = PageId();
   free_pages_.push_back(page);
   ++occupancy_.pages_free;
 }
 
-void Store::release_slot(SlotId slot) {
-  if (slot.null()) return;
-  uint32_t& refs = slot_refs_[slot.value()];
-  KERN_POOL_ASSERT(refs > 0, "a slot is released by a holder");
-  if (--refs > 0) return;
-  const HostSlotId twin = std::exchange(slot_twins_[slot.value()], HostSlotId());
-  if (!twin.null()) host_slots_[twin.value()].twin = SlotId();
+void Store::release(PageId tail) {
+  device_.release(tail, [this](PageId page) {
+    --occupancy_.pages_frozen;
+    free_page(page);
+    ++version_;
+  });
+}
+
+void Store::release(SlotId slot) {
+  if (!device_.release(slot)) return;
+  const HostSlotId twin = std::exchange(device_.line(slot).twin, HostSlotId());
+  if (!twin.null()) host_.line(twin).twin = SlotId();
   free_slots_.push_back(slot);
   ++occupancy_.slots_free;
   --occupancy_.slots_frozen;
-}
-
-void Store::retain(PageId tail) {
-  if (tail.null()) return;
-  KERN_POOL_ASSERT(node(tail).refs > 0, "only a live node is shared");
-  ++node(tail).refs;
-}
-
-void Store::release(PageId tail) {
-  while (!tail.null()) {
-    Node& last = node(tail);
-    KERN_POOL_ASSERT(last.refs > 0, "a node is released by a holder");
-    if (--last.refs > 0) return;
-    const PageId parent = last.parent;
-    --occupancy_.pages_frozen;
-    free_page(tail);
-    tail = parent;
-  }
-}
-
-PageId Store::ancestor(PageId tail, uint32_t steps) const {
-  for (; steps > 0; --steps) tail = node(tail).parent;
-  return tail;
+  ++version_;
 }
 
 // --- leases -----------------------------------------------------------------------------------
@@ -119,6 +101,7 @@ void Store::close_record(uint32_t index) {
   records_[index].frozen = 0;
   records_[index].slot = SlotId();
   free_records_.push_back(index);
+  ++version_;
 }
 
 std::optional<Denied> Store::refuse(uint32_t row_pages, Amount beside, Amount need) const {
@@ -150,28 +133,29 @@ Outcome<Lease> Store::lease(uint32_t tokens) {
     record.slot = take_slot();
     ++occupancy_.slots_leased;
   }
+  ++version_;
   return Lease(this, index);
 }
 
-void Store::drop(const Lease& lease) {
-  Record& record = records_[lease.record_];
+void Store::drop(uint32_t index) {
+  Record& record = records_[index];
   KERN_POOL_ASSERT(!record.table.empty(), "a lease is given back once");
   while (record.table.size() > record.frozen) {
     const PageId page = record.table.back();
     record.table.pop_back();
-    KERN_POOL_ASSERT(node(page).refs == 1, "a writable page has one holder");
-    node(page).refs = 0;
+    KERN_POOL_ASSERT(device_.node(page).refs == 1, "a writable page has one holder");
+    device_.node(page).refs = 0;
     --occupancy_.pages_leased;
     free_page(page);
   }
   if (record.frozen > 0) release(record.table[record.frozen - 1]);
   if (!record.slot.null()) {
-    KERN_POOL_ASSERT(slot_refs_[record.slot.value()] == 1, "a lease's slot has one holder");
+    KERN_POOL_ASSERT(device_.line(record.slot).refs == 1, "a lease's slot has one holder");
     --occupancy_.slots_leased;
     ++occupancy_.slots_frozen;
-    release_slot(record.slot);
+    release(record.slot);
   }
-  close_record(lease.record_);
+  close_record(index);
 }
 
 // --- prefixes ---------------------------------------------------------------------------------
@@ -180,13 +164,14 @@ void Store::drop(const Lease& lease) {
 void Store::freeze(Record& record, uint32_t pages) {
   KERN_POOL_ASSERT(pages <= record.table.size(), "a lease freezes pages it has");
   for (uint32_t i = record.frozen; i < pages; ++i) {
-    KERN_POOL_ASSERT(node(record.table[i]).refs == 1, "a writable page has one holder");
-    node(record.table[i]).parent = i == 0 ? PageId() : record.table[i - 1];
+    KERN_POOL_ASSERT(device_.node(record.table[i]).refs == 1, "a writable page has one holder");
+    device_.node(record.table[i]).parent = i == 0 ? PageId() : record.table[i - 1];
   }
   if (pages <= record.frozen) return;
   occupancy_.pages_leased -= pages - record.frozen;
   occupancy_.pages_frozen += pages - record.frozen;
   record.frozen = pages;
+  ++version_;
 }
 
 Outcome<Frozen> Store::checkpoint(Lease& lease, uint32_t len) {
@@ -207,11 +192,11 @@ Outcome<Frozen> Store::checkpoint(Lease& lease, uint32_t len) {
   if (partial) {
     copies.page = PageCopy{tail, take_page()};
     tail = copies.page->to;
-    node(tail).parent = whole == 0 ? PageId() : record.table[whole - 1];
+    device_.node(tail).parent = whole == 0 ? PageId() : record.table[whole - 1];
     ++occupancy_.pages_frozen;
-    retain(node(tail).parent);
+    device_.retain(device_.node(tail).parent);
   } else {
-    retain(tail);
+    device_.retain(tail);
   }
   SlotId slot;
   if (geometry_.recurrent) {
@@ -219,6 +204,7 @@ Outcome<Frozen> Store::checkpoint(Lease& lease, uint32_t len) {
     ++occupancy_.slots_frozen;
     copies.slot = SlotCopy{record.slot, slot};
   }
+  ++version_;
   return Frozen{Checkpoint(this, tail, slot, len), copies};
 }
 
@@ -229,7 +215,7 @@ Checkpoint Store::retire(Lease lease, uint32_t len) {
   KERN_POOL_ASSERT(len > 0 && pages <= record.table.size(), "a checkpoint lies within its lease");
   freeze(record, pages);
   const PageId tail = record.table[pages - 1];
-  retain(tail);
+  device_.retain(tail);
   const SlotId slot = std::exchange(record.slot, SlotId());
   if (!slot.null()) {
     --occupancy_.slots_leased;
@@ -249,11 +235,11 @@ Outcome<Restored> Store::restore(const Checkpoint& checkpoint, uint32_t len, uin
   const Amount need{total - shared, geometry_.recurrent ? 1u : 0u};
   if (auto denied = refuse(total, {held, need.slots}, need)) return *denied;
 
-  PageId tail = ancestor(checkpoint.tail_, held - touched);
+  PageId tail = device_.ancestor(checkpoint.tail_, held - touched);
   Copies copies;
   if (touched > shared) {
     copies.page = PageCopy{tail, PageId()};
-    tail = node(tail).parent;
+    tail = device_.node(tail).parent;
   }
   if (geometry_.recurrent) copies.slot = SlotCopy{checkpoint.slot_, SlotId()};
   Lease lease = lease_behind(tail, shared, total, copies);
@@ -284,8 +270,9 @@ Lease Store::lease_behind(PageId tail, uint32_t shared, uint32_t total, Copies& 
   uint32_t index = 0;
   Record& record = open_record(index);
   record.table.resize(total);
-  retain(tail);
-  for (uint32_t i = shared; i > 0; --i, tail = node(tail).parent) record.table[i - 1] = tail;
+  device_.retain(tail);
+  for (uint32_t i = shared; i > 0; --i, tail = device_.node(tail).parent)
+    record.table[i - 1] = tail;
   KERN_POOL_ASSERT(tail.null(), "a chain is as long as its pages");
   for (uint32_t i = shared; i < total; ++i) record.table[i] = take_page();
   record.frozen = shared;
@@ -296,35 +283,13 @@ Lease Store::lease_behind(PageId tail, uint32_t shared, uint32_t total, Copies& 
     ++occupancy_.slots_leased;
     copies.slot->to = record.slot;
   }
+  ++version_;
   return Lease(this, index);
-}
-
-Checkpoint Store::share(const Checkpoint& from, uint32_t len) {
-  KERN_POOL_ASSERT(from.store_ == this, "a checkpoint is used with its own pool");
-  KERN_POOL_ASSERT(from.usable_at(len), "a shorter handle ends where the longer one is usable");
-  const PageId tail = ancestor(from.tail_, pages_for(from.len_) - pages_for(len));
-  retain(tail);
-  if (!from.slot_.null()) ++slot_refs_[from.slot_.value()];
-  return Checkpoint(this, tail, from.slot_, len);
 }
 
 void Store::drop(const Checkpoint& checkpoint) {
   release(checkpoint.tail_);
-  release_slot(checkpoint.slot_);
-}
-
-std::vector<PageId> Store::pages(const Checkpoint& checkpoint) const {
-  std::vector<PageId> pages(pages_for(checkpoint.len_));
-  PageId page = checkpoint.tail_;
-  for (size_t i = pages.size(); i > 0; --i, page = node(page).parent) pages[i - 1] = page;
-  KERN_POOL_ASSERT(page.null(), "a checkpoint's chain is as long as its pages");
-  return pages;
-}
-
-Amount Store::sole_holder(const Checkpoint& checkpoint) const {
-  const SlotId slot = checkpoint.slot_;
-  return {node(checkpoint.tail_).refs == 1 ? 1u : 0u,
-          !slot.null() && slot_refs_[slot.value()] == 1 ? 1u : 0u};
+  release(checkpoint.slot_);
 }
 
 }  // namespace kern::pool

@@ -1,18 +1,16 @@
 #pragma once
-// The pool's state behind its handles. Which page is whose:
+// The pool's state behind its handles. Which page of device memory is whose:
 //   free     in free_pages_, refs 0
 //   leased   in exactly one lease's table at or behind its `frozen`, refs 1
-//   frozen   a node: `parent` is the page before it in its prefix; refs counts the nodes
-//            whose parent it is, the checkpoints whose tail it is and the leases whose last
-//            frozen page it is
-// A node keeps its parent alive, so holding a tail holds a whole prefix with one count. A page's
-// predecessor never changes once frozen, because its contents depend on all that came before.
+//   frozen   a node of device_ (chains.h), where a lease counts as a holder of its last frozen page
+// A slot with a holder is a lease's or is frozen. A host place with a holder is frozen.
 
 #include <deque>
 #include <span>
 #include <vector>
 
 #include "arena.h"
+#include "chains.h"
 #include "check.h"
 #include "kern/pool/checkpoint.h"
 #include "kern/pool/denied.h"
@@ -32,51 +30,38 @@ class Store {
 
   const Geometry& geometry() const { return geometry_; }
   const Occupancy& occupancy() const { return occupancy_; }
+  uint64_t version() const { return version_; }
 
   Outcome<Lease> lease(uint32_t tokens);
   Outcome<Frozen> checkpoint(Lease& lease, uint32_t len);
   Checkpoint retire(Lease lease, uint32_t len);
   Outcome<Restored> restore(const Checkpoint& checkpoint, uint32_t len, uint32_t tokens);
   Outcome<Restored> fork(Lease& lease, uint32_t len, uint32_t tokens);
-  // A handle on the first `len` positions of `from`, where `from.usable_at(len)`.
-  Checkpoint share(const Checkpoint& from, uint32_t len);
-  Outcome<Slept> park(const Checkpoint& checkpoint);
+  Outcome<Slept> park(const Checkpoint& checkpoint, Transfers&& executed);
   // Why a checkpoint cannot be parked now.
   std::optional<Denied> parking_denied(const Checkpoint& checkpoint) const;
-  Outcome<Woken> wake(const Parked& parked, uint32_t len);
-  Parked share(const Parked& from, uint32_t len);
+  Outcome<Woken> wake(const Parked& parked, uint32_t len, Transfers&& executed);
+  // A handle on the first `len` positions of `from`, where `from.usable_at(len)`.
+  template <class Tier>
+  Prefix<Tier> share(const Prefix<Tier>& from, uint32_t len);
 
-  // For the handles.
-  std::span<const PageId> table(const Lease& lease) const { return records_[lease.record_].table; }
-  SlotId slot(const Lease& lease) const { return records_[lease.record_].slot; }
-  uint32_t frozen(const Lease& lease) const { return records_[lease.record_].frozen; }
-  void drop(const Lease& lease);
+  // For the handles and their views.
+  std::span<const PageId> table(uint32_t record) const { return records_[record].table; }
+  SlotId slot(uint32_t record) const { return records_[record].slot; }
+  uint32_t frozen(uint32_t record) const { return records_[record].frozen; }
+  void drop(uint32_t record);
   void drop(const Checkpoint& checkpoint);
-  std::vector<PageId> pages(const Checkpoint& checkpoint) const;
-  Amount sole_holder(const Checkpoint& checkpoint) const;
   void drop(const Parked& parked);
-  std::vector<HostPageId> pages(const Parked& parked) const;
-  Amount sole_holder(const Parked& parked) const;
+  template <class Tier>
+  Amount sole_holder(const Prefix<Tier>& prefix) const;
+  void list(PageId tail, std::span<PageId> out) const { device_.list(tail, out); }
+  void list(HostPageId tail, std::span<HostPageId> out) const { host_.list(tail, out); }
   uint64_t host_offset(HostPageId page) const;
   uint64_t host_offset(HostSlotId slot) const;
 
   uint32_t pages_for(uint32_t tokens) const;
 
  private:
-  struct Node {
-    PageId parent;
-    uint32_t refs = 0;
-    HostPageId twin;  // the same bytes in the host tier
-  };
-  struct HostNode {
-    HostPageId parent;
-    PageId twin;
-    uint32_t refs = 0;
-  };
-  struct HostSlot {
-    SlotId twin;
-    uint32_t refs = 0;
-  };
   struct Record {
     std::vector<PageId> table;
     uint32_t frozen = 0;  // pages at the front of the table that are nodes
@@ -89,40 +74,41 @@ class Store {
   PageId take_page();
   SlotId take_slot();
   void free_page(PageId page);
-  void release_slot(SlotId slot);
-  void retain(PageId tail);
   void release(PageId tail);
-  PageId ancestor(PageId tail, uint32_t steps) const;
+  void release(SlotId slot);
   Record& open_record(uint32_t& index);
   void close_record(uint32_t index);
   void freeze(Record& record, uint32_t pages);
   // A lease of `total` pages, the first `shared` of them those that end with the node `tail`. The
   // copies tell where from; they learn where to. Room was checked.
   Lease lease_behind(PageId tail, uint32_t shared, uint32_t total, Copies& copies);
-  std::optional<Denied> refuse_parking(const Checkpoint& checkpoint, Amount need) const;
-  // The next page of a parked chain, made of a device page.
+
+  // How many pages and slots of a prefix have no twin; `last` becomes the last page that has one.
+  template <class Tier>
+  Amount without_twin(const Chains<Tier>& chains, typename Tier::Page tail,
+                      typename Tier::Slot slot, typename Tier::Page& last) const;
+  std::optional<Denied> refuse_parking(uint32_t len, Amount need) const;
+  // The next page of a chain in one tier, twin of a page in the other.
   HostPageId take_host_page(HostPageId parent, PageId twin);
-  void retain(HostPageId tail);
+  PageId take_woken_page(PageId parent, HostPageId twin);
   void release(HostPageId tail);
   void release(HostSlotId slot);
-  HostPageId host_ancestor(HostPageId tail, uint32_t steps) const;
-  HostNode& host_node(HostPageId page) { return host_nodes_[page.value()]; }
-  const HostNode& host_node(HostPageId page) const { return host_nodes_[page.value()]; }
-  Node& node(PageId page) { return nodes_[page.value()]; }
-  const Node& node(PageId page) const { return nodes_[page.value()]; }
+
+  Chains<DeviceTier>& chains(DeviceTier) { return device_; }
+  const Chains<DeviceTier>& chains(DeviceTier) const { return device_; }
+  Chains<HostTier>& chains(HostTier) { return host_; }
+  const Chains<HostTier>& chains(HostTier) const { return host_; }
 
   const Geometry geometry_;
   Occupancy occupancy_;
-  std::vector<Node> nodes_;          // by page
-  std::vector<uint32_t> slot_refs_;  // by slot
-  std::vector<PageId> free_pages_;   // a stack
-  std::vector<SlotId> free_slots_;   // a stack
-  std::deque<Record> records_;       // of leases; closed ones keep their memory
+  uint64_t version_ = 0;
+  Chains<DeviceTier> device_;
+  std::vector<PageId> free_pages_;  // a stack
+  std::vector<SlotId> free_slots_;  // a stack
+  std::deque<Record> records_;      // of leases; closed ones keep their memory
   std::vector<uint32_t> free_records_;
+  Chains<HostTier> host_;
   Arena arena_;
-  std::vector<HostNode> host_nodes_;    // by host page
-  std::vector<HostSlot> host_slots_;    // by host slot
-  std::vector<HostSlotId> slot_twins_;  // by slot
 };
 
 }  // namespace kern::pool

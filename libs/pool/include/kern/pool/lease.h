@@ -6,9 +6,8 @@
 /// Does not: know how many of its positions have been computed.
 
 #include <cstdint>
-#include <span>
 
-#include "kern/pool/plan.h"
+#include "kern/pool/view.h"
 
 namespace kern::pool {
 
@@ -20,10 +19,8 @@ class Lease {
   Lease& operator=(const Lease&) = delete;
   ~Lease();
 
-  /// The page table from position 0, frozen pages first. Valid until the lease goes or is retired.
-  std::span<const PageId> pages() const;
-  /// The line of recurrent state; null when the model has none.
-  SlotId slot() const;
+  /// Its places; good until the pool changes.
+  LeaseView view() const;
   /// Positions that the page table reaches: a whole number of pages, at least what was asked for.
   uint32_t capacity() const;
   /// First position that may still be written. What lies before is frozen and shared.

@@ -35,6 +35,8 @@ GrantRecord record(uint64_t id, const Lease& lease, const Geometry& geometry);
 /// The record of a checkpoint: one just taken or retired, told before its lease goes, whose plan
 /// was `copies` (none for `retire` and `share`).
 GrantRecord record(uint64_t id, const Checkpoint& checkpoint, const Copies& copies);
+/// The record of a checkpoint that `wake` has just made.
+GrantRecord record(uint64_t id, const Woken& woken);
 
 /// Where a position's bytes belong.
 struct Spot {

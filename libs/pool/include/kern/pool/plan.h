@@ -32,6 +32,22 @@ class Place {
 using PageId = Place<struct PageTag>;
 /// One sequence's line of every per-sequence state at once.
 using SlotId = Place<struct SlotTag>;
+/// The bytes of one page of every paged state, in host memory. Counted from its low end.
+using HostPageId = Place<struct HostPageTag>;
+/// The bytes of one line of every per-sequence state, in host memory. Counted from its high end.
+using HostSlotId = Place<struct HostSlotTag>;
+
+/// The two memories that hold frozen prefixes, as the places in them.
+struct DeviceTier {
+  using Page = PageId;
+  using Slot = SlotId;
+  using Other = struct HostTier;
+};
+struct HostTier {
+  using Page = HostPageId;
+  using Slot = HostSlotId;
+  using Other = DeviceTier;
+};
 
 struct PageCopy {
   PageId from, to;

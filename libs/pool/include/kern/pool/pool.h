@@ -102,12 +102,15 @@ class Pool {
   /// memory is free while the parked one lives. Only what has no twin there is copied. Every frozen
   /// position of its pages must have been computed. What a refusal says is missing is host memory:
   /// it suffices that so many parked pages and slots go; exceeds_pool: larger than all of it.
-  Outcome<Slept> park(const Checkpoint& checkpoint);
+  /// `executed` is a plan no longer needed, whose memory the new one takes over; a refusal leaves
+  /// it. Given one that was long enough, nothing is allocated.
+  Outcome<Slept> park(const Checkpoint& checkpoint, Transfers&& executed = Transfers{});
 
   /// The first `len` positions of a parked prefix, `usable_at(len)`, as a checkpoint again, made of
   /// its twins where they live and of free pages where not; to be restored from or parked again,
   /// which copies nothing. The parked one stays; hold it until the transfers are executed.
-  Outcome<Woken> wake(const Parked& parked, uint32_t len);
+  /// `executed` as for `park`.
+  Outcome<Woken> wake(const Parked& parked, uint32_t len, Transfers&& executed = Transfers{});
 
   /// Where in host memory a place begins, in bytes.
   uint64_t host_offset(HostPageId page) const;
@@ -115,6 +118,8 @@ class Pool {
 
   const Geometry& geometry() const;
   const Occupancy& occupancy() const;
+  /// How many times a place was granted, frozen or given back: what a view is checked by.
+  uint64_t version() const;
 
  private:
   friend class PrefixTree;

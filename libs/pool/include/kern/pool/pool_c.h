@@ -6,6 +6,8 @@
 /// takes a handle over says so. Out parameters are written on KERN_POOL_OK only, but for `missing`.
 /// Stability: within one KERN_POOL_API_VERSION structs, numbers and signatures stay; what is new
 /// gets new names. No exception leaves; arguments that make no sense are KERN_POOL_INVALID.
+/// Memory: handles and plans given back are handed out again, so that a steady state allocates
+/// nothing; one given back twice, or used afterwards, may by then be somebody else's.
 /// Does not: move bytes. Places are numbers; 0 is none.
 
 #include <stddef.h>
@@ -31,7 +33,8 @@ typedef enum kern_pool_status {
   KERN_POOL_EXCEEDS_ROW = 3,  /* longer than a page table: likewise */
   KERN_POOL_NOT_FOUND = 4,    /* no usable prefix, or nothing to evict */
   KERN_POOL_INVALID = 5,      /* a mistake of the caller's; nothing happened */
-  KERN_POOL_NO_MEMORY = 6     /* the host has none for the bookkeeping; give the pool up */
+  KERN_POOL_NO_MEMORY = 6,    /* the host has none for the bookkeeping; give the pool up */
+  KERN_POOL_STALE = 7         /* the pool has changed since the view was taken: take another */
 } kern_pool_status;
 
 /* Counts include page 0 and slot 0, which are never granted. */
@@ -76,11 +79,60 @@ typedef struct kern_pool_evicted {
   kern_pool_amount freed;
 } kern_pool_evicted;
 
+/* What a lease or checkpoint names, read-only, as of one moment. The first four fields are to be
+   read, the others are the pool's. */
+typedef struct kern_pool_view {
+  uint32_t positions;     /* of a lease: that its page table reaches; else the length */
+  uint32_t writable_from; /* of a lease: what lies before is frozen; else `positions` */
+  uint32_t page_count;
+  uint32_t slot;
+  uint64_t version;
+  const kern_pool* pool;
+  const kern_pool_lease* lease;
+  const kern_pool_checkpoint* checkpoint;
+} kern_pool_view;
+
+/* The same of a parked prefix. */
+typedef struct kern_pool_parked_view {
+  uint32_t positions;
+  uint32_t page_count;
+  uint64_t slot_offset; /* byte of host memory where its state begins; UINT64_MAX: it has none */
+  uint64_t version;
+  const kern_pool* pool;
+  const kern_pool_parked* parked;
+} kern_pool_parked_view;
+
+/* What a policy may judge an entry of the tree by. */
+typedef struct kern_pool_entry {
+  uint32_t len;          /* positions of the checkpoint */
+  uint32_t ancestor_len; /* positions of the nearest shorter entry on its path; 0: none */
+  uint64_t hits;         /* lookups that returned it */
+  uint32_t recurrent;    /* 0 or 1: whether it holds a slot */
+  uint32_t reserved;
+} kern_pool_entry;
+
+/* Orders entries for eviction: least worth first, equals least recently hit first, leaves before
+   their ancestors. Called from within the tree's functions, which it must not call. */
+typedef struct kern_pool_policy {
+  double (*worth)(void* context, const kern_pool_entry* entry); /* NaN: goes before all others */
+  void (*evicted)(void* context, double worth);                 /* may be null */
+  void* context;
+} kern_pool_policy;
+
+/* What recomputing costs and what keeping costs, in any units; finite, none negative, a page has
+   bytes. Page tokens are the pool's. */
+typedef struct kern_pool_entry_cost {
+  double per_token;      /* work of one position, whatever came before */
+  double per_token_pair; /* work of one position per position before it (attention) */
+  double page_bytes;
+  double slot_bytes;
+} kern_pool_entry_cost;
+
 /* One lowercase phrase, static. */
 const char* kern_pool_status_text(kern_pool_status status);
 
 /* --- pool: INVALID writes a sentence to `why` (cut to `why_size`), which may be null. destroy is
-   INVALID, and does nothing, while a handle or a tree is left. -------------------------------- */
+   INVALID, and does nothing, while a handle, a plan or a tree is left. ------------------------ */
 kern_pool_status kern_pool_create(const kern_pool_geometry* geometry, kern_pool** out, char* why,
                                   size_t why_size);
 kern_pool_status kern_pool_destroy(kern_pool* pool);
@@ -116,6 +168,7 @@ kern_pool_status kern_pool_checkpoint_share(const kern_pool_checkpoint* checkpoi
                                             kern_pool_checkpoint** out);
 uint32_t kern_pool_checkpoint_len(const kern_pool_checkpoint* checkpoint);
 uint32_t kern_pool_checkpoint_slot(const kern_pool_checkpoint* checkpoint);
+kern_pool_status kern_pool_parked_share(const kern_pool_parked* parked, kern_pool_parked** out);
 uint32_t kern_pool_parked_len(const kern_pool_parked* parked);
 void kern_pool_checkpoint_give_back(kern_pool_checkpoint* checkpoint);
 void kern_pool_parked_give_back(kern_pool_parked* parked);
@@ -123,9 +176,30 @@ void kern_pool_parked_give_back(kern_pool_parked* parked);
 const kern_pool_transfer* kern_pool_transfers_list(const kern_pool_transfers* plan, size_t* count);
 void kern_pool_transfers_give_back(kern_pool_transfers* plan);
 
-/* --- prefix tree: least recently hit goes first. `insert` takes the handle over when it is OK;
-   `fresh` (may be null) is 0 if there was an entry already, which stays. ----------------------- */
+/* --- views: reading one is STALE once a place was granted, frozen or given back since it was
+   taken, INVALID if there is room for fewer than `page_count`. --------------------------------- */
+kern_pool_status kern_pool_view_lease(const kern_pool_lease* lease, kern_pool_view* out);
+kern_pool_status kern_pool_view_checkpoint(const kern_pool_checkpoint* checkpoint,
+                                           kern_pool_view* out);
+kern_pool_status kern_pool_view_parked(const kern_pool_parked* parked, kern_pool_parked_view* out);
+/* The pages from position 0. */
+kern_pool_status kern_pool_view_pages(const kern_pool_view* view, uint32_t* pages, size_t capacity);
+/* The bytes of host memory where they begin. */
+kern_pool_status kern_pool_view_offsets(const kern_pool_parked_view* view, uint64_t* offsets,
+                                        size_t capacity);
+
+/* --- prefix tree. `create`: least recently hit goes first. `create_with` and `create_by_cost` take
+   an order for the entries of each tier, null for that one; by cost, the recompute cost a byte
+   decides, aged. What they point at is copied; a policy's context must outlive the tree. `insert`
+   takes the handle over when it is OK; `fresh` (may be null) is 0 if there was an entry already,
+   which stays. ----------------------- */
 kern_pool_status kern_pool_tree_create(kern_pool* pool, kern_pool_tree** out);
+kern_pool_status kern_pool_tree_create_with(kern_pool* pool, const kern_pool_policy* resident,
+                                            const kern_pool_policy* parked, kern_pool_tree** out);
+kern_pool_status kern_pool_tree_create_by_cost(kern_pool* pool,
+                                               const kern_pool_entry_cost* resident,
+                                               const kern_pool_entry_cost* parked,
+                                               kern_pool_tree** out);
 void kern_pool_tree_give_back(kern_pool_tree* tree);
 kern_pool_status kern_pool_tree_insert(kern_pool_tree* tree, const int32_t* tokens, size_t count,
                                        kern_pool_checkpoint* checkpoint, int* fresh);
@@ -150,6 +224,9 @@ kern_pool_status kern_pool_tree_evict_parked(kern_pool_tree* tree,
    nothing goes, if `capacity` is less than a full row has positions. */
 kern_pool_status kern_pool_tree_evict_to_park(kern_pool_tree* tree, kern_pool_checkpoint** out,
                                               int32_t* tokens, size_t capacity);
+/* How many entries each tier has; either may be null. */
+kern_pool_status kern_pool_tree_entries(const kern_pool_tree* tree, uint32_t* resident,
+                                        uint32_t* parked);
 
 #ifdef __cplusplus
 }

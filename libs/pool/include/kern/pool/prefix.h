@@ -102,8 +102,9 @@ class PrefixTree {
 
   /// Takes out the checkpoint worth least and returns it; none when the tree holds none.
   std::optional<Checkpoint> evict();
-  /// The same with its tokens, for who parks it and enters the parked one.
-  std::optional<Leaving> evict_to_park();
+  /// The same with its tokens, for who parks it and enters the parked one. `memory` is a vector no
+  /// longer needed, which the tokens are written to; it stays as it was when there is none.
+  std::optional<Leaving> evict_to_park(std::vector<int32_t>&& memory = {});
 
   /// Lets entries go, worth least first, until `missing` more has become free; `Denied::missing` is
   /// the argument meant. Only entries whose going frees something still missing go. When it is not
