@@ -8,9 +8,9 @@
 
 namespace kern::manifest {
 
-void JsonWriter::line_break(size_t depth) {
+void JsonWriter::line_break() {
   out_ += '\n';
-  out_.append(depth * 2, ' ');
+  out_.append((depth_ + levels_.size()) * 2, ' ');
 }
 
 void JsonWriter::before_value() {
@@ -22,7 +22,7 @@ void JsonWriter::before_value() {
   Level& level = levels_.back();
   if (!level.empty) out_ += ',';
   if (level.layout == Layout::broken)
-    line_break(levels_.size());
+    line_break();
   else if (!level.empty)
     out_ += ' ';
   level.empty = false;
@@ -38,7 +38,7 @@ void JsonWriter::close(char bracket) {
   KERN_ASSERT(!levels_.empty() && !after_key_);
   const Level level = levels_.back();
   levels_.pop_back();
-  if (level.layout == Layout::broken && !level.empty) line_break(levels_.size());
+  if (level.layout == Layout::broken && !level.empty) line_break();
   out_ += bracket;
 }
 
@@ -70,6 +70,11 @@ void JsonWriter::real(double value) {
 void JsonWriter::boolean(bool value) {
   before_value();
   out_ += value ? "true" : "false";
+}
+
+void JsonWriter::written(std::string_view value) {
+  before_value();
+  out_ += value;
 }
 
 void JsonWriter::quoted(std::string_view value) {

@@ -15,6 +15,9 @@ class JsonWriter {
  public:
   enum class Layout : uint8_t { one_line, broken };
 
+  /// `depth` is how deep what is written will stand in something else.
+  explicit JsonWriter(size_t depth = 0) : depth_(depth) {}
+
   void open_object(Layout layout = Layout::one_line) { open('{', layout); }
   void close_object() { close('}'); }
   void open_array(Layout layout = Layout::one_line) { open('[', layout); }
@@ -26,6 +29,8 @@ class JsonWriter {
   /// Shortest form that reads back as the same double, never one that reads back as an integer.
   void real(double value);
   void boolean(bool value);
+  /// A value that another writer took.
+  void written(std::string_view value);
 
   std::string take() { return std::move(out_); }
 
@@ -38,8 +43,9 @@ class JsonWriter {
   void close(char bracket);
   void before_value();
   void quoted(std::string_view value);
-  void line_break(size_t depth);
+  void line_break();
 
+  size_t depth_;
   std::string out_;
   std::vector<Level> levels_;
   bool after_key_ = false;

@@ -7,28 +7,13 @@
 namespace kern::manifest {
 namespace {
 
-std::optional<Axis> parse_axis(std::string_view word) {
-  if (word == "rows") return Axis::rows;
-  if (word == "groups") return Axis::groups;
-  if (word == "ranks") return Axis::ranks;
-  return std::nullopt;
-}
-
-std::optional<Device> parse_device(std::string_view word) {
-  if (word == "host") return Device::host;
-  return std::nullopt;
-}
-
 void read_constants(Reader& r, Json json, const At& at, std::vector<Constant>& out,
                     std::vector<bool>& whole) {
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     if (name.empty()) r.problem(here, "a constant has an empty name");
     Constant& constant = out.emplace_back(Constant{std::string(name), 0});
-    whole.push_back(value.type() == Json::Type::integer);
-    if (value.type() == Json::Type::text)
-      r.problem(here, "expected a number, got a string");
-    else
-      r.real(value, here, constant.value);
+    r.number(value, here, constant.value);
+    whole.push_back(!r.describing() && value.type() == Json::Type::integer);
   });
 }
 
@@ -36,58 +21,64 @@ void read_vars(Reader& r, Json json, const At& at, std::vector<Var>& out) {
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     Var& var = out.emplace_back();
     var.name = name;
-    r.object(value, here,
-             {{"max", Need::required,
-               [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, var.max); }},
+    r.object(value, here, "var",
+             {{"max", Need::required, "the largest value; the least is 1", r.into(var.max)},
               {"axis", Need::nullable,
+               "what of a call it counts: rows of this rank, sequences, "
+               "or rows of every rank",
                [&](Json v, const At& a) {
-                 var.axis = Axis::rows;
-                 r.word(v, a, "`rows`, `groups` or `ranks`", parse_axis, *var.axis);
+                 r.word(v, a, "`rows`, `groups` or `ranks`", kAxes, var.axis.emplace(Axis::rows));
                },
                7}});
   });
 }
 
 void read_topology(Reader& r, Json json, const At& at, std::vector<Group>& out) {
-  r.object(json, at, {{"groups", Need::required, [&](Json groups, const At& here) {
-                         r.named(groups, here, [&](std::string_view name, Json size, const At& a) {
-                           Group& group = out.emplace_back();
-                           group.name = name;
-                           r.integer(size, a, 0, kU32Max, group.size);
-                         });
-                       }}});
+  r.object(json, at, "topology",
+           {{"groups", Need::required, "sets of ranks that load this manifest, with their sizes",
+             [&](Json groups, const At& here) {
+               r.named(groups, here, [&](std::string_view name, Json size, const At& a) {
+                 Group& group = out.emplace_back();
+                 group.name = name;
+                 r.integer(size, a, 0, kU32Max, group.size);
+               });
+             }}});
 }
 
 void read_modules(Reader& r, Json json, const At& at, std::vector<Module>& out) {
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     Module& module = out.emplace_back();
     module.name = name;
-    r.object(
-        value, here,
-        {{"source", Need::required, [&](Json v, const At& a) { r.text(v, a, module.source); }},
-         {"sha256", Need::required, [&](Json v, const At& a) { r.text(v, a, module.sha256); }}});
+    r.object(value, here, "module",
+             {{"source", Need::required, "a file name, https://… or hf:org/repo/path[@rev]",
+               r.into(module.source)},
+              {"sha256", Need::required, "of its bytes, 64 hex digits", r.into(module.sha256)}});
   });
 }
 
 void read_cut(Reader& r, Json json, const At& at, Cut& out) {
-  r.object(json, at,
-           {{"id", Need::required, [&](Json v, const At& a) { r.text(v, a, out.id); }},
-            {"stage", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stage); }},
-            {"stages", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stages); }}});
+  r.object(json, at, "cut",
+           {{"id", Need::required, "of the uncut manifest and where it was cut", r.into(out.id)},
+            {"stage", Need::required, "which stage this is, from 0", r.into(out.stage)},
+            {"stages", Need::required, "how many there are", r.into(out.stages)}});
 }
 
 void read_meta(Reader& r, Json json, const At& at, Meta& out) {
-  const auto text_into = [&r](std::string& to) {
-    return [&r, &to](Json v, const At& a) { r.text(v, a, to); };
-  };
-  r.object(json, at,
-           {{"generator", Need::optional, text_into(out.generator)},
-            {"version", Need::optional, text_into(out.version)},
-            {"config_sha256", Need::optional, text_into(out.config_sha256)},
-            {"layout", Need::optional, text_into(out.layout)},
-            {"tokenizer", Need::optional, text_into(out.tokenizer)}});
+  r.object(json, at, "meta",
+           {{"generator", Need::optional, "the program that wrote it", r.into(out.generator)},
+            {"version", Need::optional, "of the generator", r.into(out.version)},
+            {"config_sha256", Need::optional, "of the model's config", r.into(out.config_sha256)},
+            {"layout", Need::optional, "how the model is divided", r.into(out.layout)},
+            {"tokenizer", Need::optional, "of the model", r.into(out.tokenizer)}});
+}
+
+void read_uses(Reader& r, Json json, const At& at, std::vector<std::string>& out) {
+  r.texts(json, at, out, 1);
+}
+
+void read_device(Reader& r, Json json, const At& at, Device& out) {
+  static constexpr std::string_view kWords[] = {"host"};  // cuda is what stands nowhere
+  if (r.word_at(json, at, "`host`", kWords)) out = Device::host;
 }
 
 /// What all other keys mean depends on these two, so they are read before everything else.
@@ -123,37 +114,6 @@ First read_first(Reader& r, Json root, const At& at, Manifest& m, bool whole) {
   return first;
 }
 
-/// Whether everything was read with what it depends on known.
-bool read_top(Reader& r, Json root, const At& at, Manifest& m, bool whole) {
-  const First first = read_first(r, root, at, m, whole);
-  bool version = first.version, constants = first.constants;
-  r.object(
-      root, at,
-      {{"schema_version", Need::required, [&](Json, const At&) { version = true; }},
-       {"model", Need::required, [&](Json v, const At& a) { r.text(v, a, m.model); }},
-       {"uses", Need::optional,
-        [&](Json v, const At& a) {
-          r.texts(v, a, m.uses);
-          if (m.uses.empty()) r.problem(a, "an empty `uses` says nothing; leave it out");
-        },
-        7},
-       {"device", Need::optional,
-        [&](Json v, const At& a) { r.word(v, a, "`host`", parse_device, m.device); }, 7},
-       {"meta", Need::optional, [&](Json v, const At& a) { read_meta(r, v, a, m.meta.emplace()); },
-        7},
-       {"cut", Need::nullable, [&](Json v, const At& a) { read_cut(r, v, a, m.cut.emplace()); }, 7},
-       {"constants", Need::optional, [&](Json, const At&) { constants = true; }},
-       {"vars", Need::optional, [&](Json v, const At& a) { read_vars(r, v, a, m.vars); }},
-       {"topology", Need::nullable, [&](Json v, const At& a) { read_topology(r, v, a, m.groups); }},
-       {"states", Need::optional, [&](Json v, const At& a) { read_states(r, v, a, m.states); }},
-       {"buffers", Need::required, [&](Json v, const At& a) { read_buffers(r, v, a, m.buffers); }},
-       {"modules", Need::required, [&](Json v, const At& a) { read_modules(r, v, a, m.modules); }},
-       {"ops", Need::required, [&](Json v, const At& a) { read_ops(r, v, a, m.ops); }},
-       {"programs", Need::required,
-        [&](Json v, const At& a) { read_programs(r, v, a, m.programs); }}});
-  return version == first.version && constants == first.constants;
-}
-
 Diagnostics not_json(std::string_view json, std::string_view reason) {
   std::string sentence = fmt::format("not JSON: {}", reason);
   if (const size_t line = line_of_break(json); line != 0)
@@ -163,15 +123,53 @@ Diagnostics not_json(std::string_view json, std::string_view reason) {
 
 }  // namespace
 
+bool read_manifest(Reader& r, Json root, const At& at, Manifest& m, bool whole) {
+  const First first = r.describing() ? First() : read_first(r, root, at, m, whole);
+  bool version_stands = first.version, constants_stand = first.constants;
+  const auto version = [&](Json, const At&) {
+    version_stands = true;
+    if (r.describing()) r.exactly(kNewest);
+  };
+  const auto constants = [&](Json v, const At& a) {
+    constants_stand = true;
+    std::vector<bool> integers;
+    if (r.describing()) read_constants(r, v, a, m.constants, integers);
+  };
+  r.object(
+      root, at, "manifest",
+      {{"schema_version", Need::required, "of this format", version},
+       {"model", Need::required, "a label", r.into(m.model)},
+       {"uses", Need::optional, "the extensions it needs, each listed and each used",
+        r.into(m.uses, read_uses), 7},
+       {"device", Need::optional, "where it runs, if not on a GPU; extension `host`",
+        r.into(m.device, read_device), 7},
+       {"meta", Need::optional, "where it comes from, for people; extension `meta`",
+        r.into(m.meta, read_meta), 7},
+       {"cut", Need::nullable, "the stage of a pipeline that this is", r.into(m.cut, read_cut), 7},
+       {"constants", Need::optional, "numbers that may stand by name wherever a number stands",
+        constants},
+       {"vars", Need::optional, "integers that the caller gives at each call",
+        r.into(m.vars, read_vars)},
+       {"topology", Need::nullable, "the groups of ranks", r.into(m.groups, read_topology)},
+       {"states", Need::optional, "memory that outlives a call, by its size",
+        r.into(m.states, read_states)},
+       {"buffers", Need::required, "typed tensors", r.into(m.buffers, read_buffers)},
+       {"modules", Need::required, "compiled code", r.into(m.modules, read_modules)},
+       {"ops", Need::required, "typed interfaces and the launches that implement them",
+        r.into(m.ops, read_ops)},
+       {"programs", Need::required, "straight lists of calls", r.into(m.programs, read_programs)}});
+  return version_stands == first.version && constants_stand == first.constants;
+}
+
 tl::expected<Manifest, Diagnostics> parse(std::string_view json) {
   const auto document = JsonDocument::read(json);
   if (!document) return tl::unexpected<Diagnostics>(not_json(json, document.error()));
   Reader reader;
   Manifest manifest;
-  if (!read_top(reader, document->root(), At{}, manifest, false)) {
+  if (!read_manifest(reader, document->root(), At{}, manifest, false)) {
     reader = Reader();
     manifest = Manifest();
-    read_top(reader, document->root(), At{}, manifest, true);
+    read_manifest(reader, document->root(), At{}, manifest, true);
   }
   if (const auto reason = document->finish())
     return tl::unexpected<Diagnostics>(not_json(json, *reason));

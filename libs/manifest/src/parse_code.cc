@@ -3,198 +3,131 @@
 namespace kern::manifest {
 namespace {
 
-/// Counts how many of several exclusive keys stood, and says so when it was not one.
-class OneOf {
- public:
-  OneOf(Reader& reader, const At& at, std::string_view keys)
-      : reader_(reader), at_(at), keys_(keys) {}
-  void seen() { ++count_; }
-  void finish() {
-    if (count_ != 1) reader_.problem(at_, "expected exactly one of {}", keys_);
-  }
-
- private:
-  Reader& reader_;
-  const At& at_;
-  std::string_view keys_;
-  int count_ = 0;
-};
-
-/// A reader of the literal with that key into a variant.
+/// A reader of the literal of that type into a variant.
 template <class Variant>
-auto literal_into(Reader& r, OneOf& one, Variant& out, Literal::Type type) {
-  return [&r, &one, &out, type](Json v, const At& a) {
-    one.seen();
+auto literal_into(Reader& r, Variant& out, Literal::Type type) {
+  return [&r, &out, type](Json v, const At& a) {
     read_literal(r, v, a, type, out.template emplace<Literal>());
   };
 }
 
 void read_tensormap(Reader& r, Json json, const At& at, Tensormap& out) {
-  const auto list_into = [&r](std::vector<int64_t>& to) {
-    return [&r, &to](Json v, const At& a) { r.integers(v, a, 0, kIntMax, to); };
-  };
-  r.object(json, at,
-           {{"param", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.param); }},
-            {"dtype", Need::required, [&](Json v, const At& a) { r.text(v, a, out.dtype); }},
-            {"dims", Need::required, list_into(out.dims)},
-            {"strides", Need::required, list_into(out.strides)},
-            {"box", Need::required, list_into(out.box)},
-            {"swizzle", Need::optional,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.swizzle); }},
-            {"l2_promotion", Need::optional,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.l2_promotion); }},
-            {"oob_nan", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.oob_nan); }},
-            {"wrap", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.wrap); }}});
+  r.object(
+      json, at, "tensormap",
+      {{"param", Need::required, "the op's parameter it looks at", r.into(out.param, 0, kU32Max)},
+       {"dtype", Need::required, "TMA's", r.into(out.dtype)},
+       {"dims", Need::required, "innermost first; 0 outermost spans what is bound",
+        r.into(out.dims)},
+       {"strides", Need::required, "in bytes, of all dims but the innermost", r.into(out.strides)},
+       {"box", Need::required, "elements of a load, innermost first", r.into(out.box)},
+       {"swizzle", Need::optional, "0, 32, 64 or 128 bytes", r.into(out.swizzle, 0, kU32Max)},
+       {"l2_promotion", Need::optional, "0, 64, 128 or 256 bytes",
+        r.into(out.l2_promotion, 0, kU32Max)},
+       {"oob_nan", Need::optional, "what lies outside reads as NaN, not 0", r.into(out.oob_nan)},
+       {"wrap", Need::optional, "strides overflow on purpose", r.into(out.wrap)}});
 }
 
 void read_field(Reader& r, Json json, const At& at, PackField& out) {
-  OneOf one(r, at,
-            "`param`, `scratch`, `i32`, `i64`, `f32`, `u8`, `var`, `expr`, `rank`, `tensormap`");
-  const auto lit = [&](Literal::Type type) { return literal_into(r, one, out.source, type); };
-  const auto i32 = lit(Literal::Type::i32), i64 = lit(Literal::Type::i64);
-  const auto f32 = lit(Literal::Type::f32), u8 = lit(Literal::Type::u8);
-  r.object(
-      json, at,
-      {{"at", Need::required, [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.at); }},
-       {"width", Need::nullable,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.width.emplace(0)); }},
-       {"param", Need::optional,
-        [&](Json v, const At& a) {
-          one.seen();
-          r.integer(v, a, 0, kU32Max, out.source.emplace<ParamRef>().index);
-        }},
-       {"scratch", Need::optional,
-        [&](Json v, const At& a) {
-          one.seen();
-          r.text(v, a, out.source.emplace<ScratchRef>().name);
-        }},
-       {"i32", Need::optional, i32},
-       {"i64", Need::optional, i64},
-       {"f32", Need::optional, f32},
-       {"u8", Need::optional, u8},
-       {"var", Need::optional,
-        [&](Json v, const At& a) {
-          one.seen();
-          r.text(v, a, out.source.emplace<VarRef>().name);
-        }},
-       {"expr", Need::optional,
-        [&](Json v, const At& a) {
-          one.seen();
-          r.expr(v, a, out.source.emplace<Expr>());
-        }},
-       {"rank", Need::optional,
-        [&](Json v, const At& a) {
-          one.seen();
-          r.text(v, a, out.source.emplace<RankRef>().group);
-        }},
-       {"tensormap", Need::optional, [&](Json v, const At& a) {
-          one.seen();
-          read_tensormap(r, v, a, out.source.emplace<Tensormap>());
-        }}});
-  one.finish();
+  auto& source = out.source;
+  r.object(json, at, "field",
+           {{"at", Need::required, "its first byte", r.into(out.at, 0, kU32Max)},
+            {"width", Need::nullable, "its bytes", r.into(out.width, kU32Max)},
+            {"param", Need::one, "the op's parameter at that place",
+             [&](Json v, const At& a) {
+               r.integer(v, a, 0, kU32Max, source.emplace<ParamRef>().index);
+             }},
+            {"scratch", Need::one, "the op's scratch of that name",
+             [&](Json v, const At& a) { r.text(v, a, source.emplace<ScratchRef>().name); }},
+            {"i32", Need::one, "a literal", literal_into(r, source, Literal::Type::i32)},
+            {"i64", Need::one, "a literal", literal_into(r, source, Literal::Type::i64)},
+            {"f32", Need::one, "a literal", literal_into(r, source, Literal::Type::f32)},
+            {"u8", Need::one, "a literal", literal_into(r, source, Literal::Type::u8)},
+            {"var", Need::one, "the worth of a var",
+             [&](Json v, const At& a) { r.text(v, a, source.emplace<VarRef>().name); }},
+            {"expr", Need::one, "the worth of an expression",
+             [&](Json v, const At& a) { r.expr(v, a, source.emplace<Expr>()); }},
+            {"rank", Need::one, "this rank's place in a group",
+             [&](Json v, const At& a) { r.text(v, a, source.emplace<RankRef>().group); }},
+            {"tensormap", Need::one, "a CUtensorMap over a buffer",
+             [&](Json v, const At& a) { read_tensormap(r, v, a, source.emplace<Tensormap>()); }}});
 }
 
 void read_pack(Reader& r, Json json, const At& at, Pack& out) {
-  r.object(json, at,
-           {{"size", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 1, kU32Max, out.size); }},
-            {"fields", Need::required, [&](Json v, const At& a) {
-               r.list(v, a, [&](Json field, const At& here) {
-                 read_field(r, field, here, out.fields.emplace_back());
-               });
-             }}});
+  r.object(
+      json, at, "pack",
+      {{"size", Need::required, "in bytes", r.into(out.size, 1, kU32Max)},
+       {"fields", Need::required, "what is not covered is zero", r.into(out.fields, read_field)}});
 }
 
 void read_launch_arg(Reader& r, Json json, const At& at, LaunchArg& out) {
-  OneOf one(r, at, "`param`, `scratch`, `i32`, `i64`, `f32`, `u8`, `rank`, `pack`");
-  const auto lit = [&](Literal::Type type) { return literal_into(r, one, out, type); };
-  const auto i32 = lit(Literal::Type::i32), i64 = lit(Literal::Type::i64);
-  const auto f32 = lit(Literal::Type::f32), u8 = lit(Literal::Type::u8);
-  r.object(json, at,
-           {{"param", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.integer(v, a, 0, kU32Max, out.emplace<ParamRef>().index);
-             }},
-            {"scratch", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.text(v, a, out.emplace<ScratchRef>().name);
-             }},
-            {"i32", Need::optional, i32},
-            {"i64", Need::optional, i64},
-            {"f32", Need::optional, f32},
-            {"u8", Need::optional, u8},
-            {"rank", Need::optional,
-             [&](Json v, const At& a) {
-               one.seen();
-               r.text(v, a, out.emplace<RankRef>().group);
-             }},
-            {"pack", Need::optional, [&](Json v, const At& a) {
-               one.seen();
-               read_pack(r, v, a, out.emplace<Pack>());
-             }}});
-  one.finish();
+  r.object(
+      json, at, "launch_argument",
+      {{"param", Need::one, "the op's parameter at that place",
+        [&](Json v, const At& a) { r.integer(v, a, 0, kU32Max, out.emplace<ParamRef>().index); }},
+       {"scratch", Need::one, "the op's scratch of that name",
+        [&](Json v, const At& a) { r.text(v, a, out.emplace<ScratchRef>().name); }},
+       {"i32", Need::one, "a literal", literal_into(r, out, Literal::Type::i32)},
+       {"i64", Need::one, "a literal", literal_into(r, out, Literal::Type::i64)},
+       {"f32", Need::one, "a literal", literal_into(r, out, Literal::Type::f32)},
+       {"u8", Need::one, "a literal", literal_into(r, out, Literal::Type::u8)},
+       {"rank", Need::one, "this rank's place in a group",
+        [&](Json v, const At& a) { r.text(v, a, out.emplace<RankRef>().group); }},
+       {"pack", Need::one, "a struct, by value",
+        [&](Json v, const At& a) { read_pack(r, v, a, out.emplace<Pack>()); }}});
+}
+
+void read_param(Reader& r, Json json, const At& at, ParamType& out) {
+  r.param_type(json, at, out);
 }
 
 void read_params(Reader& r, Json json, const At& at, std::vector<ParamType>& out) {
-  r.list(json, at, [&](Json v, const At& a) {
-    r.word(v, a, "a parameter type such as `i32` or `in buffer<bf16>`", parse_param_type,
-           out.emplace_back());
-  });
+  r.list_into(json, at, out, read_param);
+}
+
+void read_args(Reader& r, Json json, const At& at, std::vector<LaunchArg>& out) {
+  r.list_into(json, at, out, read_launch_arg);
 }
 
 void read_when(Reader& r, Json json, const At& at, When& out) {
-  r.object(json, at,
-           {{"var", Need::required, [&](Json v, const At& a) { r.text(v, a, out.var); }},
-            {"min", Need::nullable,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.min.emplace(0)); }},
-            {"max", Need::nullable,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.max.emplace(0)); }}});
+  r.object(json, at, "when",
+           {{"var", Need::required, "outside the bounds the launch does nothing", r.into(out.var)},
+            {"min", Need::nullable, "inclusive", r.into(out.min)},
+            {"max", Need::nullable, "inclusive", r.into(out.max)}});
 }
 
 void read_algo(Reader& r, Json json, const At& at, Algo& out) {
+  constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kU16Max = std::numeric_limits<uint16_t>::max();
+  constexpr std::string_view kAbout = "of cublasLtMatmulAlgo_t";
   const auto into = [&](std::string_view key, int64_t min, int64_t max) {
     return [&r, &out, key, min, max](Json v, const At& a) {
       r.integer(v, a, min, max, out.fields.emplace_back(std::string(key), 0).second);
     };
   };
-  constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
-  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  constexpr int64_t kU16Max = std::numeric_limits<uint16_t>::max();
-  const auto id = into("id", kMin, kMax), tile = into("tile", 0, kU32Max);
-  const auto stages = into("stages", 0, kU32Max), split_k = into("split_k", kMin, kMax);
-  const auto reduction = into("reduction", 0, kU32Max), swizzle = into("swizzle", 0, kU32Max);
-  const auto custom = into("custom", 0, kU32Max), inner = into("inner_shape", 0, kU16Max);
-  const auto outer = into("cluster_shape", 0, kU16Max);
-  r.object(json, at,
-           {{"id", Need::required, id},
-            {"tile", Need::required, tile},
-            {"stages", Need::required, stages},
-            {"split_k", Need::required, split_k},
-            {"reduction", Need::required, reduction},
-            {"swizzle", Need::required, swizzle},
-            {"custom", Need::required, custom},
-            {"inner_shape", Need::required, inner},
-            {"cluster_shape", Need::required, outer}});
+  r.object(json, at, "algo",
+           {{"id", Need::required, kAbout, into("id", kMin, kMax)},
+            {"tile", Need::required, kAbout, into("tile", 0, kU32Max)},
+            {"stages", Need::required, kAbout, into("stages", 0, kU32Max)},
+            {"split_k", Need::required, kAbout, into("split_k", kMin, kMax)},
+            {"reduction", Need::required, kAbout, into("reduction", 0, kU32Max)},
+            {"swizzle", Need::required, kAbout, into("swizzle", 0, kU32Max)},
+            {"custom", Need::required, kAbout, into("custom", 0, kU32Max)},
+            {"inner_shape", Need::required, kAbout, into("inner_shape", 0, kU16Max)},
+            {"cluster_shape", Need::required, kAbout, into("cluster_shape", 0, kU16Max)}});
 }
 
-void read_args(Reader& r, Json json, const At& at, std::vector<LaunchArg>& out) {
-  r.list(json, at, [&](Json v, const At& a) { read_launch_arg(r, v, a, out.emplace_back()); });
-}
+constexpr std::string_view kParams = "the launch's own parameters; without, the op's";
+constexpr std::string_view kArgs = "one a parameter; without, the op's in order";
+constexpr std::string_view kWhen = "the calls that it is part of; without, all";
 
 void read_extern(Reader& r, Json json, const At& at, Launch& out) {
-  r.object(json, at,
-           {{"entry", Need::required, [&](Json v, const At& a) { r.text(v, a, out.entry); }},
-            {"params", Need::nullable,
-             [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
-            {"args", Need::nullable,
-             [&](Json v, const At& a) { read_args(r, v, a, out.args.emplace()); }},
-            {"algo", Need::nullable,
-             [&](Json v, const At& a) { read_algo(r, v, a, out.algo.emplace()); }},
-            {"when", Need::nullable,
-             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }, 7}});
+  r.object(json, at, "extern_launch",
+           {{"entry", Need::required, "extern:<name> of a built-in", r.into(out.entry)},
+            {"params", Need::nullable, kParams, r.into(out.params, read_params)},
+            {"args", Need::nullable, kArgs, r.into(out.args, read_args)},
+            {"algo", Need::nullable, "pins the cuBLASLt algorithm", r.into(out.algo, read_algo)},
+            {"when", Need::nullable, kWhen, r.into(out.when, read_when), 7}});
 }
 
 void read_kernel(Reader& r, Json json, const At& at, Launch& out) {
@@ -205,36 +138,28 @@ void read_kernel(Reader& r, Json json, const At& at, Launch& out) {
       });
     };
   };
-  const auto block = triple_into(out.block), cluster = triple_into(out.cluster);
-  r.object(json, at,
-           {{"module", Need::required, [&](Json v, const At& a) { r.text(v, a, out.module); }},
-            {"entry", Need::required, [&](Json v, const At& a) { r.text(v, a, out.entry); }},
-            {"block", Need::required, block},
-            {"grid", Need::required,
-             [&](Json v, const At& a) {
-               r.list_of(v, a, 3,
-                         [&](Json e, const At& here) { r.expr(e, here, out.grid.emplace_back()); });
-             }},
-            {"shared_mem", Need::nullable,
+  const auto grid = [&](Json v, const At& a) {
+    r.list_of(v, a, 3, [&](Json e, const At& here) { r.expr(e, here, out.grid.emplace_back()); });
+  };
+  r.object(json, at, "launch",
+           {{"module", Need::required, "whose entry it is", r.into(out.module)},
+            {"entry", Need::required, "the kernel's name", r.into(out.entry)},
+            {"block", Need::required, "threads, [x, y, z]", triple_into(out.block)},
+            {"grid", Need::required, "blocks, [x, y, z]", grid},
+            {"shared_mem", Need::nullable, "dynamic, bytes of a block",
              [&](Json v, const At& a) { r.expr(v, a, out.shared_mem.emplace()); }},
-            {"cluster", Need::nullable, cluster},
-            {"pdl", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.pdl); }},
-            {"when", Need::nullable,
-             [&](Json v, const At& a) { read_when(r, v, a, out.when.emplace()); }, 7},
-            {"params", Need::nullable,
-             [&](Json v, const At& a) { read_params(r, v, a, out.params.emplace()); }},
-            {"args", Need::nullable,
-             [&](Json v, const At& a) { read_args(r, v, a, out.args.emplace()); }}});
+            {"cluster", Need::nullable, "blocks, [x, y, z]", triple_into(out.cluster)},
+            {"pdl", Need::optional, "whether the kernel itself waits for the one before",
+             r.into(out.pdl)},
+            {"when", Need::nullable, kWhen, r.into(out.when, read_when), 7},
+            {"params", Need::nullable, kParams, r.into(out.params, read_params)},
+            {"args", Need::nullable, kArgs, r.into(out.args, read_args)}});
 }
 
-bool is_extern(Json json) {
-  bool found = false;
-  if (json.type() != Json::Type::object) return false;
-  json.each_member([&](std::string_view key, Json value) {
-    if (key == "entry" && value.type() == Json::Type::text)
-      found = value.text().starts_with("extern:");
-  });
-  return found;
+void read_launch(Reader& r, Json json, const At& at, Launch& out) {
+  r.choose(
+      json, at, "entry", "extern:", [&](Json v, const At& a) { read_extern(r, v, a, out); },
+      [&](Json v, const At& a) { read_kernel(r, v, a, out); });
 }
 
 void read_scratch(Reader& r, Json json, const At& at, std::vector<Scratch>& out) {
@@ -242,25 +167,18 @@ void read_scratch(Reader& r, Json json, const At& at, std::vector<Scratch>& out)
     Scratch& scratch = out.emplace_back();
     scratch.name = name;
     r.object(
-        value, here,
-        {{"dtype", Need::required,
-          [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, scratch.dtype); }},
-         {"shape", Need::required, [&](Json v, const At& a) { r.shape(v, a, scratch.shape); }}});
+        value, here, "scratch",
+        {{"dtype", Need::required, "of an element", r.word_into(scratch.dtype, "a dtype", kDtypes)},
+         {"shape", Need::required, "integers or names of vars, outermost first",
+          r.into(scratch.shape)}});
   });
 }
 
 void read_impl(Reader& r, Json json, const At& at, Op& out) {
-  r.object(json, at,
-           {{"scratch", Need::optional,
-             [&](Json v, const At& a) { read_scratch(r, v, a, out.scratch); }},
-            {"launches", Need::required, [&](Json v, const At& a) {
-               r.list(v, a, [&](Json launch, const At& here) {
-                 if (is_extern(launch))
-                   read_extern(r, launch, here, out.launches.emplace_back());
-                 else
-                   read_kernel(r, launch, here, out.launches.emplace_back());
-               });
-             }}});
+  r.object(
+      json, at, "impl",
+      {{"scratch", Need::optional, "memory of this op alone", r.into(out.scratch, read_scratch)},
+       {"launches", Need::required, "in order", r.into(out.launches, read_launch)}});
 }
 
 }  // namespace
@@ -285,10 +203,10 @@ void read_ops(Reader& r, Json json, const At& at, std::vector<Op>& out) {
   r.named(json, at, [&](std::string_view name, Json value, const At& here) {
     Op& op = out.emplace_back();
     op.name = name;
-    r.object(
-        value, here,
-        {{"params", Need::required, [&](Json v, const At& a) { read_params(r, v, a, op.params); }},
-         {"impl", Need::required, [&](Json v, const At& a) { read_impl(r, v, a, op); }}});
+    r.object(value, here, "op",
+             {{"params", Need::required, "the interface", r.into(op.params, read_params)},
+              {"impl", Need::required, "what carries it out",
+               [&](Json v, const At& a) { read_impl(r, v, a, op); }}});
   });
 }
 

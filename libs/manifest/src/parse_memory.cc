@@ -5,112 +5,97 @@
 namespace kern::manifest {
 namespace {
 
-std::optional<BufferKind> parse_kind(std::string_view word) {
-  for (int k = 0; k <= static_cast<int>(BufferKind::peer); ++k)
-    if (to_string(static_cast<BufferKind>(k)) == word) return static_cast<BufferKind>(k);
-  return std::nullopt;
-}
-
-std::optional<Shard::By> parse_by(std::string_view word) {
-  if (word == "position") return Shard::By::position;
-  if (word == "heads") return Shard::By::heads;
-  return std::nullopt;
-}
-
-std::optional<bool> parse_placement(std::string_view word) {
-  if (word == "host") return true;
-  if (word == "device") return false;
-  return std::nullopt;
-}
-
 void read_host(Reader& r, Json json, const At& at, HostState& out) {
-  r.object(json, at,
-           {{"dtype", Need::required,
-             [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, out.dtype); }},
-            {"shape", Need::required,
-             [&](Json v, const At& a) { r.integers(v, a, 0, kIntMax, out.shape); }},
-            {"strides", Need::required,
-             [&](Json v, const At& a) { r.integers(v, a, 0, kIntMax, out.strides); }}});
+  r.object(json, at, "host_state",
+           {{"dtype", Need::required, "of an element", r.word_into(out.dtype, "a dtype", kDtypes)},
+            {"shape", Need::required, "outermost first; 0 there is as many blocks as the host has",
+             r.into(out.shape)},
+            {"strides", Need::required, "in elements", r.into(out.strides)}});
+}
+
+void read_shard_segment(Reader& r, Json json, const At& at, Shard::Segment& out) {
+  size_t i = 0;
+  r.list_of(json, at, 2, [&](Json part, const At& here) {
+    r.integer(part, here, 0, kIntMax, i++ == 0 ? out.rows : out.width_bytes);
+  });
 }
 
 void read_shard(Reader& r, Json json, const At& at, Shard& out) {
-  bool segments = false, by = false;
-  const auto pair = [&](Json v, const At& a) {
-    Shard::Segment& segment = out.segments.emplace_back();
-    size_t i = 0;
-    r.list_of(v, a, 2, [&](Json part, const At& here) {
-      r.integer(part, here, 0, kIntMax, i++ == 0 ? segment.rows : segment.width_bytes);
-    });
-  };
-  r.object(json, at,
-           {{"group", Need::required, [&](Json v, const At& a) { r.text(v, a, out.group); }},
-            {"by", Need::required,
-             [&](Json v, const At& a) {
-               by = true;
-               r.word(v, a, "`position` or `heads`", parse_by, out.by);
-             }},
-            {"segments", Need::optional, [&](Json v, const At& a) {
-               segments = true;
-               r.list(v, a, pair);
-             }}});
-  if (by && segments != (out.by == Shard::By::heads))
-    r.problem(at, "`segments` goes with `by: heads`, and only with it");
+  const auto group = r.into(out.group);
+  const auto by = r.word_into(out.by, "`position` or `heads`", kShardings);
+  constexpr std::string_view kGroup = "the ranks that divide the state";
+  constexpr std::string_view kBy =
+      "position p lies on rank p mod the group's size, or each rank "
+      "has its share of every row's heads";
+  r.choose(
+      json, at, "by", "heads",
+      [&](Json v, const At& a) {
+        r.object(v, a, "shard_by_heads",
+                 {{"group", Need::required, kGroup, group},
+                  {"by", Need::required, kBy, by},
+                  {"segments", Need::required, "[rows, bytes of a row] end to end, of all ranks",
+                   r.into(out.segments, read_shard_segment)}});
+      },
+      [&](Json v, const At& a) {
+        r.object(v, a, "shard_by_position",
+                 {{"group", Need::required, kGroup, group}, {"by", Need::required, kBy, by}});
+      });
 }
 
 void read_state(Reader& r, Json json, const At& at, State& out) {
-  int sizes = 0;
   const auto size = [&](State::Size kind) {
-    return [&r, &out, &sizes, kind](Json v, const At& a) {
-      ++sizes;
+    return [&r, &out, kind](Json v, const At& a) {
       out.size = kind;
       r.integer(v, a, 0, kIntMax, out.bytes);
     };
   };
-  const auto per_token = size(State::Size::per_token), per_seq = size(State::Size::per_seq);
-  const auto fixed = size(State::Size::fixed);
-  r.object(json, at,
-           {{"bytes_per_token", Need::optional, per_token},
-            {"bytes_per_seq", Need::optional, per_seq},
-            {"bytes", Need::optional, fixed},
-            {"host", Need::nullable,
+  r.object(json, at, "state",
+           {{"bytes_per_token", Need::one, "paged, so many bytes a position",
+             size(State::Size::per_token)},
+            {"bytes_per_seq", Need::one, "a slot a sequence, so many bytes each",
+             size(State::Size::per_seq)},
+            {"bytes", Need::one, "so many bytes in all", size(State::Size::fixed)},
+            {"host", Need::one_nullable, "memory of a foreign engine",
              [&](Json v, const At& a) {
-               ++sizes;
                out.size = State::Size::host;
                read_host(r, v, a, out.host.emplace());
              },
              7},
-            {"shard", Need::nullable,
-             [&](Json v, const At& a) { read_shard(r, v, a, out.shard.emplace()); }, 7}});
-  if (sizes != 1)
-    r.problem(at, "expected exactly one of `bytes_per_token`, `bytes_per_seq`, `bytes`, `host`");
+            {"shard", Need::nullable, "how a group divides the whole",
+             r.into(out.shard, read_shard), 7}});
 }
 
+/// An integer stays one, so that a bound of an integer buffer is told from a float.
 void read_bound(Reader& r, Json json, const At& at, std::optional<Bound>& out) {
-  if (json.type() == Json::Type::real) {
-    r.real(json, at, out.emplace(0.0).emplace<double>());
-  } else if (json.type() == Json::Type::integer) {
-    out.emplace(json.integer());
-  } else if (json.type() == Json::Type::text && r.constant(json.text()) != nullptr) {
-    const Constant& constant = *r.constant(json.text());
-    const double value = constant.value;
-    if (r.is_whole(constant) && std::abs(value) < 9e15)
-      out.emplace(static_cast<int64_t>(value));
-    else
-      out.emplace(value);
-  } else {
-    r.expr(json, at, out.emplace(Expr{}).emplace<Expr>());
-  }
+  r.either(
+      json, at, [&](Json v, const At& a) { r.expr(v, a, out.emplace(Expr{}).emplace<Expr>()); },
+      [&](Json v, const At& a) {
+        if (r.names_var(v)) return r.expr(v, a, out.emplace(Expr{}).emplace<Expr>());
+        double value = 0;
+        r.real(v, a, value);
+        if (r.describing()) return;
+        const Constant* named = v.type() == Json::Type::text ? r.constant(v.text()) : nullptr;
+        if (v.type() == Json::Type::integer)
+          out.emplace(v.integer());
+        else if (named != nullptr && r.is_whole(*named) && std::abs(value) < 9e15)
+          out.emplace(static_cast<int64_t>(value));
+        else
+          out.emplace(value);
+      });
 }
 
 void read_domain(Reader& r, Json json, const At& at, Domain& out) {
-  r.object(
-      json, at,
-      {{"min", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.min); }},
-       {"max", Need::nullable, [&](Json v, const At& a) { read_bound(r, v, a, out.max); }},
-       {"index_into", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.index_into); }},
-       {"stride", Need::optional,
-        [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.stride.emplace(0)); }},
-       {"monotone", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.monotone); }}});
+  r.object(json, at, "domain",
+           {{"min", Need::nullable, "the least value", r.into(out.min, read_bound)},
+            {"max", Need::nullable, "the largest value", r.into(out.max, read_bound)},
+            {"index_into", Need::nullable, "the buffer or state that the values index",
+             r.into(out.index_into)},
+            {"stride", Need::optional,
+             "what an index steps over: tokens of a page of a paged state, bytes of a line of a "
+             "per-sequence one",
+             r.into(out.stride)},
+            {"monotone", Need::optional, "whether no value is less than the one before",
+             r.into(out.monotone)}});
 }
 
 void read_range(Reader& r, Json json, const At& at, Range& out) {
@@ -120,79 +105,79 @@ void read_range(Reader& r, Json json, const At& at, Range& out) {
   });
 }
 
+constexpr std::string_view kTableGroup = "the group with an entry a rank";
+
 void read_ranges(Reader& r, Json json, const At& at, RangeTable& out) {
-  if (json.type() != Json::Type::object) return read_range(r, json, at, out.ranges.emplace_back());
-  r.object(json, at,
-           {{"group", Need::required,
-             [&](Json v, const At& a) {
-               r.text(v, a, out.group);
-               if (out.group.empty()) r.problem(a, "a table names the group it runs over");
-             }},
-            {"ranges", Need::required, [&](Json v, const At& a) {
-               r.list(v, a, [&](Json one, const At& here) {
-                 read_range(r, one, here, out.ranges.emplace_back());
-               });
-             }}});
+  r.either(
+      json, at,
+      [&](Json v, const At& a) {
+        r.object(v, a, "ranges",
+                 {{"group", Need::required, kTableGroup,
+                   [&](Json group, const At& here) { r.name(group, here, out.group); }},
+                  {"ranges", Need::required, "one a rank", r.into(out.ranges, read_range)}});
+      },
+      [&](Json v, const At& a) { read_range(r, v, a, out.ranges.emplace_back()); });
 }
 
 void read_tensor(Reader& r, Json json, const At& at, BindSegment& out) {
-  if (json.type() != Json::Type::object) return r.text(json, at, out.tensors.emplace_back());
-  r.object(json, at,
-           {{"group", Need::required,
-             [&](Json v, const At& a) {
-               r.text(v, a, out.group);
-               if (out.group.empty()) r.problem(a, "a table names the group it runs over");
-             }},
-            {"tensors", Need::required, [&](Json v, const At& a) { r.texts(v, a, out.tensors); }}});
+  r.either(
+      json, at,
+      [&](Json v, const At& a) {
+        r.object(v, a, "tensors",
+                 {{"group", Need::required, kTableGroup,
+                   [&](Json group, const At& here) { r.name(group, here, out.group); }},
+                  {"tensors", Need::required, "one a rank",
+                   [&](Json list, const At& here) { r.texts(list, here, out.tensors); }}});
+      },
+      [&](Json v, const At& a) { r.text(v, a, out.tensors.emplace_back()); });
 }
 
 void read_interleave(Reader& r, Json json, const At& at, Interleave& out) {
-  r.object(json, at,
-           {{"with", Need::required, [&](Json v, const At& a) { r.text(v, a, out.with); }},
-            {"rows", Need::required,
-             [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.rows); }}});
+  r.object(json, at, "interleave",
+           {{"with", Need::required, "a tensor of the same shape and dtype", r.into(out.with)},
+            {"rows", Need::required, "of a block", r.into(out.rows)}});
 }
 
 void read_segment(Reader& r, Json json, const At& at, BindSegment& out) {
-  r.object(json, at,
-           {{"tensor", Need::required, [&](Json v, const At& a) { read_tensor(r, v, a, out); }},
-            {"rows", Need::nullable,
-             [&](Json v, const At& a) { read_ranges(r, v, a, out.rows.emplace()); }},
-            {"cols", Need::nullable,
-             [&](Json v, const At& a) { read_ranges(r, v, a, out.cols.emplace()); }},
-            {"interleave", Need::nullable,
-             [&](Json v, const At& a) { read_interleave(r, v, a, out.interleave.emplace()); }}});
+  r.object(json, at, "segment",
+           {{"tensor", Need::required, "of the checkpoint, or one a rank",
+             [&](Json v, const At& a) { read_tensor(r, v, a, out); }},
+            {"rows", Need::nullable, "[first, end) of the first axis, or one a rank",
+             r.into(out.rows, read_ranges)},
+            {"cols", Need::nullable, "[first, end) of all other axes together, or one a rank",
+             r.into(out.cols, read_ranges)},
+            {"interleave", Need::nullable, "blocks of rows of two whole tensors in turn",
+             r.into(out.interleave, read_interleave)}});
 }
 
-void read_bind(Reader& r, Json json, const At& at, std::vector<BindSegment>& out) {
-  r.list(json, at, [&](Json v, const At& a) { read_segment(r, v, a, out.emplace_back()); });
+void read_kind(Reader& r, Json json, const At& at, BufferKind& out) {
+  r.word(json, at, "a buffer kind", kKinds, out);
+  if (out == BufferKind::source || out == BufferKind::inout) r.need_version(at, 7, to_string(out));
+}
+
+void read_fill(Reader& r, Json json, const At& at, Fill& out) {
+  r.word(json, at, "a fill role", kFills, out);
 }
 
 void read_buffer(Reader& r, Json json, const At& at, Buffer& out) {
-  r.object(json, at,
-           {{"dtype", Need::required,
-             [&](Json v, const At& a) { r.word(v, a, "a dtype", parse_dtype, out.dtype); }},
-            {"shape", Need::required, [&](Json v, const At& a) { r.shape(v, a, out.shape); }},
-            {"kind", Need::required,
-             [&](Json v, const At& a) {
-               r.word(v, a, "a buffer kind", parse_kind, out.kind);
-               if (out.kind == BufferKind::source || out.kind == BufferKind::inout)
-                 r.need_version(a, 7, to_string(out.kind));
-             }},
-            {"bind", Need::nullable, [&](Json v, const At& a) { read_bind(r, v, a, out.bind); }},
-            {"fill", Need::nullable,
-             [&](Json v, const At& a) {
-               r.word(v, a, "a fill role", parse_fill, out.fill.emplace(Fill::token));
-             }},
-            {"domain", Need::nullable,
-             [&](Json v, const At& a) { read_domain(r, v, a, out.domain.emplace()); }},
-            {"placement", Need::optional,
-             [&](Json v, const At& a) {
-               r.word(v, a, "`device` or `host`", parse_placement, out.placed_on_host);
-             }},
-            {"export", Need::optional, [&](Json v, const At& a) { r.boolean(v, a, out.exported); }},
-            {"of", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.of); }},
-            {"group", Need::nullable, [&](Json v, const At& a) { r.text(v, a, out.group); }}});
+  r.object(
+      json, at, "buffer",
+      {{"dtype", Need::required, "of an element", r.word_into(out.dtype, "a dtype", kDtypes)},
+       {"shape", Need::required, "integers or names of vars, outermost first", r.into(out.shape)},
+       {"kind", Need::required, "who fills it, and how long it lives", r.into(out.kind, read_kind)},
+       {"bind", Need::nullable, "segments of the checkpoint, end to end; weights and sources",
+        r.into(out.bind, read_segment)},
+       {"fill", Need::nullable,
+        "the role by which a server fills or reads it; `snapshot`, and from `temperature` on all "
+        "but `tokens`, `count`, `error` are extensions",
+        r.into(out.fill, read_fill)},
+       {"domain", Need::nullable, "the values it may hold", r.into(out.domain, read_domain)},
+       {"placement", Need::optional, "where a weight lies",
+        r.word_into(out.placed_on_host, "`device` or `host`", kPlacements)},
+       {"export", Need::optional, "whether other ranks may map it", r.into(out.exported)},
+       {"of", Need::nullable, "the exported buffer or the state that a peer has addresses of",
+        r.into(out.of)},
+       {"group", Need::nullable, "the group of a peer", r.into(out.group)}});
 }
 
 }  // namespace

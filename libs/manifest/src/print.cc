@@ -4,6 +4,7 @@
 #include "kern/manifest/verify.h"
 #include "match.h"
 #include "printer.h"
+#include "vocabulary.h"
 
 namespace kern::manifest {
 
@@ -64,7 +65,6 @@ void Printer::bound(std::string_view key, const std::optional<Bound>& bound) {
 }
 
 void Printer::vars(const Manifest& m) {
-  static constexpr std::string_view kAxes[] = {"rows", "groups", "ranks"};
   w_.key("vars");
   w_.open_object(Layout::broken);
   for (const Var& var : m.vars) {
@@ -94,7 +94,7 @@ void Printer::state(const State& s) {
     w_.key("shard");
     w_.open_object();
     text("group", s.shard->group);
-    text("by", s.shard->by == Shard::By::position ? "position" : "heads");
+    text("by", kShardings[static_cast<size_t>(s.shard->by)]);
     if (s.shard->by == Shard::By::heads) {
       w_.key("segments");
       w_.open_array();

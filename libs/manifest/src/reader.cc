@@ -5,17 +5,26 @@
 
 #include "kern/base/assert.h"
 #include "lines.h"
+#include "schema_writer.h"
 
 namespace kern::manifest {
 namespace {
 
-std::string key_list(std::initializer_list<Field> fields) {
+/// "`a`, `b`", of the fields that `take` wants.
+template <class Take>
+std::string key_list(std::initializer_list<Field> fields, const Take& take) {
   std::string out;
-  for (const Field& field : fields) {
-    if (!out.empty()) out += ", ";
-    out += fmt::format("`{}`", field.key);
-  }
+  for (const Field& field : fields)
+    if (take(field)) out += fmt::format("{}`{}`", out.empty() ? "" : ", ", field.key);
   return out;
+}
+
+bool is_nullable(Need need) {
+  return need == Need::nullable || need == Need::one_nullable;
+}
+
+bool is_one(const Field& field) {
+  return field.need == Need::one || field.need == Need::one_nullable;
 }
 
 }  // namespace
@@ -32,9 +41,8 @@ void Reader::wrong_type(Json json, const At& at, std::string_view expected) {
   problem(at, "expected {}, got {}", expected, json.type_name());
 }
 
-bool Reader::expect(Json json, const At& at, Json::Type type, std::string_view& out) {
-  KERN_ASSERT(type == Json::Type::text);
-  if (json.type() != type) {
+bool Reader::expect_text(Json json, const At& at, std::string_view& out) {
+  if (json.type() != Json::Type::text) {
     wrong_type(json, at, "a string");
     return false;
   }
@@ -42,29 +50,53 @@ bool Reader::expect(Json json, const At& at, Json::Type type, std::string_view& 
   return true;
 }
 
-void Reader::object(Json json, const At& at, std::initializer_list<Field> fields) {
+void Reader::object(Json json, const At& at, std::string_view name,
+                    std::initializer_list<Field> fields, const Companion* companion) {
   KERN_ASSERT(fields.size() <= 32);
+  if (describing()) return schema_->object(name, fields, companion);
   if (json.type() != Json::Type::object) return wrong_type(json, at, "an object");
-  uint32_t seen = 0;
+  uint32_t seen = 0, stands = 0;  // a null is seen, and stands for nothing
   json.each_member([&](std::string_view key, Json value) {
     uint32_t bit = 1;
     const Field* field = fields.begin();
     for (; field != fields.end() && field->key != key; ++field) bit <<= 1;
     const At here = at.member(key);
     if (field == fields.end())
-      return problem(here, "unknown key `{}`; expected one of {}", key, key_list(fields));
+      return problem(here, "unknown key `{}`; expected one of {}", key,
+                     key_list(fields, [](const Field&) { return true; }));
     if ((seen & bit) != 0) return problem(here, "`{}` stands twice", key);
     seen |= bit;
     need_version(here, field->since, key);
-    if (field->need == Need::nullable && value.type() == Json::Type::null) return;
+    if (is_nullable(field->need) && value.type() == Json::Type::null) return;
+    stands |= bit;
     field->read(value, here);
   });
+  check_needs(stands, at, fields, companion);
+}
+
+void Reader::check_needs(uint32_t standing, const At& at, std::initializer_list<Field> fields,
+                         const Companion* companion) {
+  int ones = 0, ones_seen = 0;
+  bool key = false, partner = false;
   uint32_t bit = 1;
   for (const Field& field : fields) {
-    if (field.need == Need::required && (seen & bit) == 0)
-      problem(at, "`{}` is missing", field.key);
+    const bool stands = (standing & bit) != 0;
+    if (field.need == Need::required && !stands) problem(at, "`{}` is missing", field.key);
+    if (is_one(field)) {
+      ++ones;
+      ones_seen += static_cast<int>(stands);
+    }
+    if (companion != nullptr && stands) {
+      key = key || field.key == companion->key;
+      partner = partner || field.key == companion->first || field.key == companion->second;
+    }
     bit <<= 1;
   }
+  if (ones != 0 && ones_seen != 1)
+    problem(at, "expected exactly one of {}, got {}", key_list(fields, is_one), ones_seen);
+  else if (key && !partner)
+    problem(at, "`{}` goes with `{}` or `{}` only", companion->key, companion->first,
+            companion->second);
 }
 
 void Reader::check_duplicates(std::vector<std::string_view>& names, const At& at) {
@@ -76,6 +108,7 @@ void Reader::check_duplicates(std::vector<std::string_view>& names, const At& at
 
 void Reader::named(Json json, const At& at,
                    FunctionRef<void(std::string_view, Json, const At&)> read) {
+  if (describing()) return schema_->named([&] { read("name", json, at); });
   if (json.type() != Json::Type::object) return wrong_type(json, at, "an object");
   std::vector<std::string_view> names;
   json.each_member([&](std::string_view key, Json value) {
@@ -85,16 +118,26 @@ void Reader::named(Json json, const At& at,
   check_duplicates(names, at);
 }
 
-bool Reader::list(Json json, const At& at, ReadValue read) {
+bool Reader::list(Json json, const At& at, ReadValue read, size_t at_least) {
+  if (describing()) {
+    schema_->list([&] { read(json, at); }, at_least);
+    return true;
+  }
   if (json.type() != Json::Type::array) {
     wrong_type(json, at, "a list");
     return false;
   }
-  json.each_element([&](size_t i, Json value) { read(value, at.element(i)); });
+  size_t count = 0;
+  json.each_element([&](size_t i, Json value) {
+    read(value, at.element(i));
+    ++count;
+  });
+  if (count < at_least) problem(at, "expected a list of at least {}, got {}", at_least, count);
   return true;
 }
 
 void Reader::list_of(Json json, const At& at, size_t count, ReadValue read) {
+  if (describing()) return schema_->list_of(count, [&] { read(json, at); });
   const size_t problems = diagnostics_.size();
   size_t got = 0;
   const bool is_list = list(json, at, [&](Json value, const At& here) {
@@ -105,6 +148,23 @@ void Reader::list_of(Json json, const At& at, size_t count, ReadValue read) {
   problem(at, "expected {} elements, got {}", count, got);
 }
 
+void Reader::choose(Json json, const At& at, std::string_view key, std::string_view prefix,
+                    ReadValue with, ReadValue without) {
+  if (describing())
+    return schema_->choose(
+        key, prefix, [&] { with(json, at); }, [&] { without(json, at); });
+  bool chosen = false;
+  if (json.type() == Json::Type::object)
+    json.each_member([&](std::string_view one, Json value) {
+      if (one == key && value.type() == Json::Type::text) chosen = value.text().starts_with(prefix);
+    });
+  (chosen ? with : without)(json, at);
+}
+
+void Reader::describe_either(ReadValue object, ReadValue other) {
+  schema_->any_of([&] { object(Json(), At{}); }, [&] { other(Json(), At{}); });
+}
+
 const Constant* Reader::constant(std::string_view name) const {
   if (constants_ == nullptr) return nullptr;
   for (const Constant& constant : *constants_)
@@ -113,6 +173,7 @@ const Constant* Reader::constant(std::string_view name) const {
 }
 
 void Reader::integer(Json json, const At& at, int64_t min, int64_t max, int64_t& out) {
+  if (describing()) return schema_->integer(min, max);
   int64_t value = 0;
   if (json.type() == Json::Type::text) {
     const Constant* named = constant(json.text());
@@ -141,36 +202,73 @@ void Reader::integers(Json json, const At& at, int64_t min, int64_t max,
 }
 
 void Reader::real(Json json, const At& at, double& out) {
-  if (json.type() == Json::Type::text) {
-    const Constant* named = constant(json.text());
-    if (named == nullptr)
-      return problem(at, "expected a number, got `{}`, which names no constant", json.text());
+  if (describing()) return schema_->plain({"number", "string"});
+  if (json.type() != Json::Type::text) return number(json, at, out);
+  if (const Constant* named = constant(json.text()))
     out = named->value;
-  } else if (json.type() == Json::Type::integer || json.type() == Json::Type::real) {
-    out = json.real();
-  } else {
-    wrong_type(json, at, "a number");
-  }
+  else
+    problem(at, "expected a number, got `{}`, which names no constant", json.text());
+}
+
+void Reader::exactly(int64_t value) {
+  schema_->exactly(value);
+}
+
+void Reader::number(Json json, const At& at, double& out) {
+  if (describing()) return schema_->plain({"number"});
+  if (json.type() != Json::Type::integer && json.type() != Json::Type::real)
+    return wrong_type(json, at, "a number");
+  out = json.real();
 }
 
 void Reader::boolean(Json json, const At& at, bool& out) {
+  if (describing()) return schema_->plain({"boolean"});
   if (json.type() != Json::Type::boolean) return wrong_type(json, at, "true or false");
   out = json.boolean();
 }
 
 void Reader::text(Json json, const At& at, std::string& out) {
+  if (describing()) return schema_->plain({"string"});
   std::string_view view;
-  if (expect(json, at, Json::Type::text, view)) out = view;
+  if (expect_text(json, at, view)) out = view;
 }
 
-void Reader::texts(Json json, const At& at, std::vector<std::string>& out) {
-  list(json, at, [&](Json value, const At& here) { text(value, here, out.emplace_back()); });
+void Reader::texts(Json json, const At& at, std::vector<std::string>& out, size_t at_least) {
+  list(
+      json, at, [&](Json value, const At& here) { text(value, here, out.emplace_back()); },
+      at_least);
+}
+
+void Reader::name(Json json, const At& at, std::string& out) {
+  if (describing()) return schema_->name();
+  text(json, at, out);
+  if (json.type() == Json::Type::text && out.empty())
+    problem(at, "expected a name, got an empty string");
+}
+
+std::optional<size_t> Reader::word_at(Json json, const At& at, std::string_view what, Words words) {
+  if (describing()) return schema_->words(words), std::nullopt;
+  std::string_view word;
+  if (!expect_text(json, at, word)) return std::nullopt;
+  const auto value = position(words, word);
+  if (!value) problem(at, "expected {}, got `{}`", what, word);
+  return value;
+}
+
+void Reader::param_type(Json json, const At& at, ParamType& out) {
+  if (describing()) return schema_->matching(param_type_pattern());
+  std::string_view text;
+  if (!expect_text(json, at, text)) return;
+  if (const auto type = parse_param_type(text))
+    out = *type;
+  else
+    problem(at, "expected a parameter type such as `i32` or `in buffer<bf16>`, got `{}`", text);
 }
 
 void Reader::shape(Json json, const At& at, std::vector<Dim>& out) {
   list(json, at, [&](Json value, const At& here) {
     Dim& dim = out.emplace_back();
-    if (value.type() == Json::Type::text && constant(value.text()) == nullptr)
+    if (names_var(value))
       dim.var = value.text();
     else
       integer(value, here, 0, kIntMax, dim.value);
@@ -178,15 +276,21 @@ void Reader::shape(Json json, const At& at, std::vector<Dim>& out) {
 }
 
 void Reader::expr(Json json, const At& at, Expr& out) {
-  if (json.type() == Json::Type::text && constant(json.text()) == nullptr) {
-    out = Expr::of_var(std::string(json.text()));
-    return;
-  }
-  if (json.type() != Json::Type::object) return integer(json, at, 0, kIntMax, out.value);
-  int forms = 0;
+  if (describing() && !schema_->begin("expr")) return;
+  either(
+      json, at, [&](Json v, const At& a) { operation(v, a, out); },
+      [&](Json v, const At& a) {
+        if (names_var(v))
+          out = Expr::of_var(std::string(v.text()));
+        else
+          integer(v, a, 0, kIntMax, out.value);
+      });
+  if (describing()) schema_->end();
+}
+
+void Reader::operation(Json json, const At& at, Expr& out) {
   const auto with_constant = [&](Expr::Op op) {
-    return [this, &out, &forms, op](Json value, const At& here) {
-      ++forms;
+    return [this, &out, op](Json value, const At& here) {
       out.op = op;
       out.operands.resize(1);
       size_t i = 0;
@@ -197,7 +301,6 @@ void Reader::expr(Json json, const At& at, Expr& out) {
     };
   };
   const auto sum = [&](Json value, const At& here) {
-    ++forms;
     out.op = Expr::Op::add;
     out.operands.resize(2);
     size_t i = 0;
@@ -205,12 +308,10 @@ void Reader::expr(Json json, const At& at, Expr& out) {
             [&](Json part, const At& there) { expr(part, there, out.operands[i++]); });
   };
   const auto mul = with_constant(Expr::Op::mul), ceil_div = with_constant(Expr::Op::ceil_div);
-  object(json, at,
-         {{"mul", Need::optional, mul},
-          {"add", Need::optional, sum},
-          {"ceil_div", Need::optional, ceil_div}});
-  if (forms != 1)
-    problem(at, "expected one of `mul`, `add`, `ceil_div` in an expression, got {}", forms);
+  object(json, at, "operation",
+         {{"mul", Need::one, "an expression times a constant", mul},
+          {"add", Need::one, "the sum of two expressions", sum},
+          {"ceil_div", Need::one, "an expression over a constant, rounded up", ceil_div}});
 }
 
 }  // namespace kern::manifest

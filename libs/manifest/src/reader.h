@@ -1,17 +1,20 @@
 #pragma once
 /// Reads JSON into plain data by tables of keys, collecting every problem instead of stopping.
+/// Driven without JSON and with a SchemaWriter, the same calls write down what they would read.
 /// Thread safety: one thread.
 
 #include <fmt/format.h>
 
 #include <initializer_list>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "json.h"
 #include "kern/manifest/verify.h"
+#include "vocabulary.h"
 
 namespace kern::manifest {
 
@@ -29,8 +32,10 @@ struct At {
 
 enum class Need : uint8_t {
   required,
-  optional,  ///< may be left out
-  nullable,  ///< may be left out or null
+  optional,      ///< may be left out
+  nullable,      ///< may be left out or null
+  one,           ///< of the keys so marked, exactly one stands
+  one_nullable,  ///< the same, and null is as good as left out
 };
 
 using ReadValue = FunctionRef<void(Json, const At&)>;
@@ -41,15 +46,28 @@ constexpr int64_t kOldest = 5, kNewest = 7;
 struct Field {
   std::string_view key;
   Need need;
+  std::string_view about;  ///< what it is, for people
   ReadValue read;
   int64_t since = kOldest;  ///< the schema_version that brought the key
 };
+
+/// A key that stands only beside one of two others.
+struct Companion {
+  std::string_view key, first, second;
+};
+
+class SchemaWriter;
 
 constexpr int64_t kIntMax = std::numeric_limits<int64_t>::max();
 constexpr int64_t kU32Max = std::numeric_limits<uint32_t>::max();
 
 class Reader {
  public:
+  Reader() = default;
+  /// Reads nothing: whatever it is asked to read, it describes.
+  explicit Reader(SchemaWriter& schema) : schema_(&schema) {}
+  bool describing() const { return schema_ != nullptr; }
+
   template <class... Args>
   void problem(const At& at, fmt::format_string<Args...> format, Args&&... args) {
     diagnostics_.push_back({at.pointer(), fmt::format(format, std::forward<Args>(args)...)});
@@ -69,34 +87,97 @@ class Reader {
     whole_ = std::move(whole);
   }
 
-  /// An object with exactly these keys.
-  void object(Json json, const At& at, std::initializer_list<Field> fields);
+  /// An object with exactly these keys; `name` is what the schema calls it.
+  void object(Json json, const At& at, std::string_view name, std::initializer_list<Field> fields,
+              const Companion* companion = nullptr);
   /// An object of the form name -> declaration; names are unique.
   void named(Json json, const At& at, FunctionRef<void(std::string_view, Json, const At&)> read);
-  /// A list; returns whether it was one.
-  bool list(Json json, const At& at, ReadValue read);
+  /// A list of at least so many; returns whether it was a list.
+  bool list(Json json, const At& at, ReadValue read, size_t at_least = 0);
   /// A list of exactly `count`.
   void list_of(Json json, const At& at, size_t count, ReadValue read);
+  /// A list, each element read into a new one of `out`.
+  template <class T, class Read>
+  void list_into(Json json, const At& at, std::vector<T>& out, const Read& read) {
+    list(json, at, [&](Json one, const At& here) { read(*this, one, here, out.emplace_back()); });
+  }
+  /// An object of one form, or anything else of another.
+  template <class Object, class Other>
+  void either(Json json, const At& at, const Object& object, const Other& other) {
+    if (describing()) return describe_either(object, other);
+    if (json.type() == Json::Type::object) return object(json, at);
+    other(json, at);
+  }
+  /// An object of one form where the text at `key` begins with `prefix`, else of another.
+  void choose(Json json, const At& at, std::string_view key, std::string_view prefix,
+              ReadValue with, ReadValue without);
 
   void integer(Json json, const At& at, int64_t min, int64_t max, int64_t& out);
   void integers(Json json, const At& at, int64_t min, int64_t max, std::vector<int64_t>& out);
   void real(Json json, const At& at, double& out);
+  /// Describes an integer that was read before everything else.
+  void exactly(int64_t value);
+  /// A number written out, where no constant may stand.
+  void number(Json json, const At& at, double& out);
   void boolean(Json json, const At& at, bool& out);
   void text(Json json, const At& at, std::string& out);
-  void texts(Json json, const At& at, std::vector<std::string>& out);
-  /// One of the words `parse` knows.
-  template <class T, class Parse>
-  void word(Json json, const At& at, std::string_view what, const Parse& parse, T& out) {
-    std::string_view word;
-    if (!expect(json, at, Json::Type::text, word)) return;
-    if (const auto value = parse(word))
-      out = *value;
-    else
-      problem(at, "expected {}, got `{}`", what, word);
+  void texts(Json json, const At& at, std::vector<std::string>& out, size_t at_least = 0);
+  /// A text that is not empty.
+  void name(Json json, const At& at, std::string& out);
+  /// One of the words; its position becomes the value.
+  std::optional<size_t> word_at(Json json, const At& at, std::string_view what, Words words);
+  template <class T>
+  void word(Json json, const At& at, std::string_view what, Words words, T& out) {
+    if (const auto value = word_at(json, at, what, words)) out = static_cast<T>(*value);
   }
+  void param_type(Json json, const At& at, ParamType& out);
   void expr(Json json, const At& at, Expr& out);
+  /// A list of integers and names of vars.
   void shape(Json json, const At& at, std::vector<Dim>& out);
 
+  // What a field is read into; each is borrowed until the object is read.
+  auto into(std::string& out) {
+    return [this, &out](Json v, const At& at) { text(v, at, out); };
+  }
+  auto into(bool& out) {
+    return [this, &out](Json v, const At& at) { boolean(v, at, out); };
+  }
+  auto into(int64_t& out, int64_t min = 0, int64_t max = kIntMax) {
+    return [=, this, &out](Json v, const At& at) { integer(v, at, min, max, out); };
+  }
+  auto into(std::optional<int64_t>& out, int64_t max = kIntMax) {
+    return [=, this, &out](Json v, const At& at) { integer(v, at, 0, max, out.emplace(0)); };
+  }
+  auto into(std::vector<int64_t>& out) {
+    return [this, &out](Json v, const At& at) { integers(v, at, 0, kIntMax, out); };
+  }
+  auto into(std::vector<Dim>& out) {
+    return [this, &out](Json v, const At& at) { shape(v, at, out); };
+  }
+  template <class T>
+  using Read = void (*)(Reader&, Json, const At&, T&);
+  template <class T>
+  auto into(T& out, Read<T> read) {
+    return [=, this, &out](Json v, const At& at) { read(*this, v, at, out); };
+  }
+  template <class T>
+  auto into(std::optional<T>& out, Read<T> read) {
+    return [=, this, &out](Json v, const At& at) { read(*this, v, at, out.emplace()); };
+  }
+  template <class T>
+  auto into(std::vector<T>& out, Read<T> read) {
+    return [=, this, &out](Json v, const At& at) { list_into(v, at, out, read); };
+  }
+  template <class T>
+  auto word_into(T& out, std::string_view what, Words words) {
+    return [=, this, &out](Json v, const At& at) { word(v, at, what, words, out); };
+  }
+
+  /// Whether a text stands there that is no constant, where an integer or a var may stand. The
+  /// schema of an integer has the text already.
+  bool names_var(Json json) const {
+    return !describing() && json.type() == Json::Type::text && constant(json.text()) == nullptr;
+  }
   /// The constant of that name; null when there is none.
   const Constant* constant(std::string_view name) const;
   bool is_whole(const Constant& constant) const {
@@ -104,10 +185,15 @@ class Reader {
   }
 
  private:
-  bool expect(Json json, const At& at, Json::Type type, std::string_view& out);
+  bool expect_text(Json json, const At& at, std::string_view& out);
   void wrong_type(Json json, const At& at, std::string_view expected);
   void check_duplicates(std::vector<std::string_view>& names, const At& at);
+  void check_needs(uint32_t standing, const At& at, std::initializer_list<Field> fields,
+                   const Companion* companion);
+  void operation(Json json, const At& at, Expr& out);
+  void describe_either(ReadValue object, ReadValue other);
 
+  SchemaWriter* schema_ = nullptr;
   Diagnostics diagnostics_;
   int64_t version_ = kNewest;
   const std::vector<Constant>* constants_ = nullptr;
@@ -116,6 +202,9 @@ class Reader {
 
 // ---- what parse.cc is divided into ----
 
+/// Whether everything was read with what it depends on known; `whole` looks for that everywhere
+/// first, not only at the head.
+bool read_manifest(Reader& reader, Json json, const At& at, Manifest& out, bool whole);
 void read_states(Reader& reader, Json json, const At& at, std::vector<State>& out);
 void read_buffers(Reader& reader, Json json, const At& at, std::vector<Buffer>& out);
 void read_ops(Reader& reader, Json json, const At& at, std::vector<Op>& out);

@@ -3,29 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
+
+#include "vocabulary.h"
 
 namespace kern::manifest {
 namespace {
 
-constexpr std::array<std::string_view, 11> kDtypes = {
-    "bf16", "f16", "f32", "fp8e4m3", "fp8e8m0", "i8", "i32", "u32", "i64", "u64", "u8"};
-constexpr std::array<int64_t, 11> kDtypeSizes = {2, 2, 4, 1, 1, 1, 4, 4, 8, 8, 1};
-constexpr std::array<std::string_view, 8> kKinds = {"input",  "output",    "inout", "weight",
-                                                    "source", "workspace", "carry", "peer"};
-constexpr std::array<std::string_view, 20> kFills = {
-    "token",    "position",    "valid", "slot",    "seq_len",    "cu_seqlens",  "blocks",
-    "snapshot", "temperature", "top_p", "top_k",   "min_p",      "seed",        "draw",
-    "tokens",   "count",       "error", "logprob", "top_tokens", "top_logprobs"};
-constexpr std::array<std::string_view, 3> kDirections = {"in", "out", "inout"};
-
-template <class E, size_t N>
-std::optional<E> position(const std::array<std::string_view, N>& words, std::string_view word) {
-  const auto* at = std::find(words.begin(), words.end(), word);
-  if (at == words.end()) return std::nullopt;
-  return static_cast<E>(at - words.begin());
-}
+constexpr int64_t kDtypeSizes[] = {2, 2, 4, 1, 1, 1, 4, 4, 8, 8, 1};
 
 /// Takes "name<inner>" apart; empty when the text has another form.
 std::string_view inside(std::string_view text, std::string_view name) {
@@ -40,9 +25,6 @@ std::string_view inside(std::string_view text, std::string_view name) {
 std::string_view to_string(Dtype dtype) {
   return kDtypes[static_cast<size_t>(dtype)];
 }
-std::optional<Dtype> parse_dtype(std::string_view word) {
-  return position<Dtype>(kDtypes, word);
-}
 int64_t size_of(Dtype dtype) {
   return kDtypeSizes[static_cast<size_t>(dtype)];
 }
@@ -51,9 +33,6 @@ std::string_view to_string(BufferKind kind) {
 }
 std::string_view to_string(Fill fill) {
   return kFills[static_cast<size_t>(fill)];
-}
-std::optional<Fill> parse_fill(std::string_view word) {
-  return position<Fill>(kFills, word);
 }
 std::string_view to_string(Direction direction) {
   return kDirections[static_cast<size_t>(direction)];
@@ -129,13 +108,18 @@ std::optional<ParamType> parse_param_type(std::string_view text) {
   }
   const size_t space = text.find(' ');
   if (space == std::string_view::npos) return std::nullopt;
-  const auto direction = position<Direction>(kDirections, text.substr(0, space));
+  const auto direction = position(kDirections, text.substr(0, space));
   if (!direction) return std::nullopt;
   text.remove_prefix(space + 1);
-  if (text == "state") return ParamType::state(*direction);
-  const auto dtype = parse_dtype(inside(text, "buffer"));
+  if (text == "state") return ParamType::state(static_cast<Direction>(*direction));
+  const auto dtype = position(kDtypes, inside(text, "buffer"));
   if (!dtype) return std::nullopt;
-  return ParamType::buffer(*direction, *dtype);
+  return ParamType::buffer(static_cast<Direction>(*direction), static_cast<Dtype>(*dtype));
+}
+
+std::string param_type_pattern() {
+  return fmt::format("^(i32|i64|f32|u8|bytes<[1-9][0-9]*>|({}) (state|buffer<({})>))$",
+                     fmt::join(kDirections, "|"), fmt::join(kDtypes, "|"));
 }
 
 bool Manifest::uses_extension(std::string_view name) const {

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "scope.h"
+#include "vocabulary.h"
 
 namespace kern::manifest {
 namespace {
@@ -36,7 +37,6 @@ void verify_names(const Scope& scope) {
 }
 
 void verify_vars(const Scope& scope) {
-  static constexpr std::string_view kAxes[] = {"rows", "groups", "ranks"};
   const Var* of_axis[3] = {};
   for (const Var& var : scope.m.vars) {
     const std::string pointer = pointer_to("vars", var.name);

@@ -98,7 +98,6 @@ enum class Fill : uint8_t {
   top_logprobs,
 };
 std::string_view to_string(Fill fill);
-std::optional<Fill> parse_fill(std::string_view word);
 
 using Bound = std::variant<int64_t, double, Expr>;
 

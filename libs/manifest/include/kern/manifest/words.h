@@ -3,7 +3,6 @@
 /// Thread safety: plain values.
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -13,7 +12,6 @@ namespace kern::manifest {
 
 enum class Dtype : uint8_t { bf16, f16, f32, fp8e4m3, fp8e8m0, i8, i32, u32, i64, u64, u8 };
 std::string_view to_string(Dtype dtype);
-std::optional<Dtype> parse_dtype(std::string_view word);
 int64_t size_of(Dtype dtype);
 
 /// A closed expression over vars: constant, var, e*c, e+e, ceil(e/c).
