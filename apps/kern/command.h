@@ -29,6 +29,7 @@ int cmd_cut(const Arguments& arguments);
 int cmd_show(const Arguments& arguments);
 int cmd_run(const Arguments& arguments);
 int cmd_serve(const Arguments& arguments);
+int cmd_replay(const Arguments& arguments);
 
 /// What a command's help says, and how its line is read.
 struct Usage {

@@ -12,6 +12,7 @@ constexpr kern::app::Command kCommands[] = {
     {"show", "print what a manifest declares, or its canonical form", kern::app::cmd_show},
     {"run", "run one sequence, or one stage between files", kern::app::cmd_run},
     {"serve", "one process, one manifest, the HTTP API", kern::app::cmd_serve},
+    {"replay", "what the prefix cache finds in a trace of sessions", kern::app::cmd_replay},
 };
 
 void print_usage(FILE* out) {
