@@ -92,14 +92,13 @@ void Builder::weight(const std::string& name, m::Dtype dtype, Shape shape,
   this->buffer(std::move(buffer));
 }
 
-void Builder::kernel_op(const std::string& name, std::vector<m::ParamType> params,
-                        const std::string& module, const std::string& entry,
-                        std::vector<m::Expr> grid, int64_t shared_bytes) {
+void Builder::kernel_op(const std::string& name, std::vector<m::ParamType> params, Body body) {
   if (!is_new_op(name)) return;
   m::Op op;
   op.name = name;
   op.params = std::move(params);
-  op.launches.push_back(launch(module, entry, std::move(grid), shared_bytes));
+  op.scratch = std::move(body.scratch);
+  op.launches = std::move(body.launches);
   this->op(std::move(op));
 }
 

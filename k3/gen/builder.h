@@ -40,6 +40,12 @@ m::ParamType inout_state();
 m::ParamType p_i32();
 m::ParamType p_f32();
 
+/// How an op is implemented.
+struct Body {
+  std::vector<m::Scratch> scratch;
+  std::vector<m::Launch> launches;
+};
+
 class Builder {
  public:
   explicit Builder(m::Manifest base) : manifest_(std::move(base)) {}
@@ -53,10 +59,8 @@ class Builder {
   /// Whether the op still has to be declared; true once for each name.
   bool is_new_op(const std::string& name) { return ops_.insert(name).second; }
   void op(m::Op op) { manifest_.ops.push_back(std::move(op)); }
-  /// An op of one launch that passes its parameters on in order.
-  void kernel_op(const std::string& name, std::vector<m::ParamType> params,
-                 const std::string& module, const std::string& entry, std::vector<m::Expr> grid,
-                 int64_t shared_bytes = 0);
+  /// Declares an op unless one of that name exists.
+  void kernel_op(const std::string& name, std::vector<m::ParamType> params, Body body);
   void extern_op(const std::string& name, std::vector<m::ParamType> params,
                  const std::string& builtin);
 

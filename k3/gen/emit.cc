@@ -127,22 +127,22 @@ void Emitter::sampling_inputs() {
 
 // ---- the skeleton ----
 
-void Emitter::program(bool snapshot) {
+void Emitter::program(Rows rows) {
   embed();
-  for (int64_t l = 0; l < c_.layers; ++l) layer(l, snapshot);
+  for (int64_t l = 0; l < c_.layers; ++l) layer(l, rows);
   head();
 }
 
 /// P is `hidden` at a layer's first call and `mid` after its attention, never changed in place; the
 /// bank's rows are `bank.0` …. All ranks' parts are summed before an add, so nothing is pending.
-void Emitter::layer(int64_t l, bool snapshot) {
+void Emitter::layer(int64_t l, Rows rows) {
   b_.label(fmt::format("layer.{}", l));
   mix(l, {"hidden", "self_attention_res", "input_layernorm"}, c_.bank_before(l));
   if (c_.is_push(l)) push(c_.bank_before(l));
   if (c_.is_mla[l])
     mla(l);
   else
-    kda(l, snapshot);
+    kda(l, rows);
   if (c_.is_push(l))
     land();
   else
@@ -160,7 +160,7 @@ void Emitter::embed() {
             {whole(global_tensor("model.embed_tokens.weight"))});
   b_.workspace("hidden", Dtype::bf16, {kTokens, c_.hidden});
   b_.kernel_op("embed", {in(Dtype::i32), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
-               "norm", "kern_embed", {blocks_of(kTokens, 8)});
+               t_.body(Work::embed));
   b_.label("embed");
   b_.call("embed", {buf("token"), buf("embed"), buf("hidden"), i32(c_.hidden), var(kTokens)});
 }
@@ -180,7 +180,7 @@ void Emitter::mix(int64_t layer, const MixNames& names, int64_t sources) {
   if (sources == 0) {  // one source has weight one: only the norm is left
     b_.kernel_op("rms",
                  {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_i32(), p_i32()},
-                 "norm", "kern_rms", {blocks_of(kTokens, 8)});
+                 t_.body(Work::rms));
     b_.call("rms",
             {buf(stream), buf(weight), buf("normed"), f32(c_.eps), i32(width), var(kTokens)});
     return;
@@ -189,7 +189,7 @@ void Emitter::mix(int64_t layer, const MixNames& names, int64_t sources) {
   std::vector<m::ParamType> params(4, in(Dtype::bf16));
   params.insert(params.end(), {out(Dtype::bf16), p_f32(), p_i32(), p_i32(), p_i32()});
   params.insert(params.end(), sources, in(Dtype::bf16));
-  b_.kernel_op(op, params, "norm", "kern_mix_rms", {blocks_of(kTokens, 4)}, width * 4);
+  b_.kernel_op(op, params, t_.body(Work::mix_rms));
   const std::string score_norm =
       norm_weight(at(layer, query + "_norm"), layer_tensor(layer, query + "_norm.weight"), width);
   const std::string score_proj =
@@ -204,8 +204,8 @@ void Emitter::mix(int64_t layer, const MixNames& names, int64_t sources) {
 void Emitter::push(int64_t row) {
   const std::string bank = fmt::format("bank.{}", row);
   b_.workspace(bank, Dtype::bf16, {kTokens, c_.hidden});
-  b_.kernel_op("push", {in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()}, "norm",
-               "kern_copy_rows", {blocks_of(kTokens, 16)});
+  b_.kernel_op("push", {in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
+               t_.body(Work::copy_rows));
   b_.call("push", {buf("hidden"), buf(bank), i32(c_.hidden), var(kTokens)});
 }
 
@@ -213,7 +213,7 @@ void Emitter::gemm(const std::string& a, const std::string& w, const std::string
                    int64_t k) {
   b_.extern_op("gemm",
                {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32(), p_i32()},
-               "gemm_bf16_tn");
+               t_.built_in(BuiltIn::gemm_bf16));
   b_.call("gemm", {buf(a), buf(w), buf(c), var(kTokens), i32(n), i32(k)});
 }
 
@@ -221,7 +221,7 @@ void Emitter::gemm_f32(const std::string& a, const std::string& w, const std::st
                        int64_t k) {
   b_.extern_op("gemm_f32",
                {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), p_i32(), p_i32(), p_i32()},
-               "gemm_bf16_tn_f32");
+               t_.built_in(BuiltIn::gemm_f32));
   b_.call("gemm_f32", {buf(a), buf(w), buf(c), var(kTokens), i32(n), i32(k)});
 }
 
@@ -233,7 +233,7 @@ void Emitter::allreduce(const std::string& buffer, int64_t width) {
     op.name = "allreduce";
     op.params = {inout(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64)};
     m::Launch launch;
-    launch.entry = "extern:allreduce_f32";
+    launch.entry = "extern:" + t_.built_in(BuiltIn::allreduce_f32);
     launch.params = {
         {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64), p_i32()}};
     launch.args = {{m::ParamRef{0}, m::ParamRef{0}, m::ParamRef{1}, m::RankRef{kGroup}}};
@@ -247,8 +247,7 @@ void Emitter::allreduce(const std::string& buffer, int64_t width) {
 void Emitter::land() {
   allreduce("partial", c_.hidden);
   b_.workspace("mid", Dtype::bf16, {kTokens, c_.hidden});
-  b_.kernel_op("land", {in(Dtype::f32), out(Dtype::bf16), p_i32(), p_i32()}, "norm", "kern_land",
-               {blocks_of(kTokens, 16)});
+  b_.kernel_op("land", {in(Dtype::f32), out(Dtype::bf16), p_i32(), p_i32()}, t_.body(Work::land));
   b_.call("land", {buf("partial"), buf("mid"), i32(c_.hidden), var(kTokens)});
 }
 
@@ -257,7 +256,7 @@ void Emitter::land_add(const std::string& from, const std::string& to) {
   allreduce("partial", c_.hidden);
   b_.workspace(to, Dtype::bf16, {kTokens, c_.hidden});
   b_.kernel_op("land_add", {in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
-               "norm", "kern_land_add", {blocks_of(kTokens, 16)});
+               t_.body(Work::land_add));
   b_.call("land_add", {buf("partial"), buf(from), buf(to), i32(c_.hidden), var(kTokens)});
 }
 

@@ -8,6 +8,7 @@
 #include "gen/bind.h"
 #include "gen/builder.h"
 #include "gen/config.h"
+#include "gen/target.h"
 
 namespace k3 {
 
@@ -16,31 +17,24 @@ inline constexpr int64_t kTopLogprobs = 20;
 inline constexpr const char* kTokens = "tokens";  ///< the rows var
 inline constexpr const char* kSeqs = "seqs";      ///< the groups var
 
-/// The shape of one manifest.
-struct Layout {
-  int64_t ranks = 1;
-  int64_t rows_max = 0;  ///< bound of `tokens`
-  int64_t seqs_max = 0;  ///< bound of `seqs`
-  int64_t ctx_max = 0;   ///< positions of one sequence
-  bool logits_output = false;
-};
-
 class Emitter {
  public:
-  Emitter(const Config& config, const Layout& layout, Builder& builder)
-      : c_(config), l_(layout), b_(builder) {}
+  Emitter(const Config& config, const Layout& layout, const Target& target, Builder& builder)
+      : c_(config), l_(layout), t_(target), b_(builder) {}
 
   /// Declares vars, groups, states and inputs. `snapshot`: some program leaves snapshots.
   void declare(bool snapshot);
-  /// Appends the whole model to the builder's current program.
-  void program(bool snapshot);
+  /// Appends the whole model to the builder's current program. `rows`: how many a sequence brings,
+  /// and whether it leaves snapshots.
+  enum class Rows { one, any, any_with_snapshots };
+  void program(Rows rows);
 
  private:
   // emit.cc
   void states();
   void inputs(bool snapshot);
   void sampling_inputs();
-  void layer(int64_t layer, bool snapshot);
+  void layer(int64_t layer, Rows rows);
   void embed();
   /// The stream a mix reads, its pseudo-query and the norm after it.
   struct MixNames {
@@ -56,9 +50,9 @@ class Emitter {
   void land_add(const std::string& from, const std::string& to);
   std::string norm_weight(const std::string& name, const std::string& tensor, int64_t width);
   // emit_kda.cc
-  void kda(int64_t layer, bool snapshot);
+  void kda(int64_t layer, Rows rows);
   void kda_weights(int64_t layer);
-  void kda_op(bool snapshot);
+  std::string kda_op(Rows rows);
   // emit_mla.cc
   void mla(int64_t layer);
   void mla_weights(int64_t layer);
@@ -78,6 +72,7 @@ class Emitter {
 
   const Config& c_;
   const Layout l_;
+  const Target& t_;
   Builder& b_;
 };
 

@@ -14,8 +14,7 @@ void Emitter::head() {
   params.insert(params.end(),
                 {in(Dtype::i32), out(Dtype::bf16), p_f32(), p_i32(), p_i32(), p_i32()});
   params.insert(params.end(), sources, in(Dtype::bf16));
-  b_.kernel_op("mix_rms_last", params, "norm", "kern_mix_rms_last", {blocks_of(kSeqs, 1)},
-               width * 4);
+  b_.kernel_op("mix_rms_last", params, t_.body(Work::mix_rms_last));
   const std::string norm = norm_weight("norm", global_tensor("model.norm.weight"), width);
   const std::string score_norm = norm_weight(
       "output_attn_res_norm", global_tensor("model.output_attn_res_norm.weight"), width);
@@ -38,7 +37,7 @@ void Emitter::head() {
   b_.buffer(std::move(logits));
   b_.extern_op("gemm_f32",
                {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), p_i32(), p_i32(), p_i32()},
-               "gemm_bf16_tn_f32");
+               t_.built_in(BuiltIn::gemm_f32));
   const std::string own_logits = l_.ranks > 1 ? "own_logits" : "logits";
   if (l_.ranks > 1) b_.workspace(own_logits, Dtype::f32, {kSeqs, own});
   b_.call("gemm_f32",
@@ -51,7 +50,7 @@ void Emitter::head() {
       op.name = "allgather";
       op.params = {in(Dtype::f32), out(Dtype::f32), count};
       m::Launch launch;
-      launch.entry = "extern:allgather_f32";
+      launch.entry = "extern:" + t_.built_in(BuiltIn::allgather_f32);
       launch.params = {{in(Dtype::f32), out(Dtype::f32), count, p_i32()}};
       launch.args = {{m::ParamRef{0}, m::ParamRef{1}, m::ParamRef{2}, m::RankRef{kGroup}}};
       op.launches.push_back(std::move(launch));
@@ -60,7 +59,7 @@ void Emitter::head() {
     b_.call("allgather", {buf(own_logits), buf("logit_parts"),
                           m::ExprArg{m::Expr::mul(m::Expr::of_var(kSeqs), own)}});
     b_.kernel_op("join_columns", {in(Dtype::f32), out(Dtype::f32), p_i32(), p_i32(), p_i32()},
-                 "head", "kern_join_columns", {blocks_of(kSeqs, 1)});
+                 t_.body(Work::join_columns));
     b_.call("join_columns",
             {buf("logit_parts"), buf("logits"), i32(l_.ranks), i32(own), var(kSeqs)});
   }
@@ -88,7 +87,7 @@ void Emitter::sample() {
   b_.kernel_op("sample",
                {f, f, f, n, f, in(Dtype::i64), n, out(Dtype::i32), out(Dtype::f32), out(Dtype::i32),
                 out(Dtype::f32), out(Dtype::i32), i, i, i},
-               "head", "kern_sample", {blocks_of(kSeqs, 1)});
+               t_.body(Work::sample));
   b_.call("sample", {buf("logits"), buf("temperature"), buf("top_p"), buf("top_k"), buf("min_p"),
                      buf("seed"), buf("draw"), buf("next_token"), buf("logprob"), buf("top_tokens"),
                      buf("top_logprobs"), buf("order"), i32(c_.vocab), i32(top), var(kSeqs)});

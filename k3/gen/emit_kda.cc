@@ -53,145 +53,47 @@ void Emitter::kda_weights(int64_t l) {
             {cols_by_rank(t("o_proj.weight"), inner, l_.ranks)});
 }
 
-namespace {
-
-/// Places of the op's parameters.
-enum KdaParam : int64_t {
-  kX,
-  kR,
-  kConvQ,
-  kConvK,
-  kConvV,
-  kALog,
-  kDtBias,
-  kONorm,
-  kState,
-  kLines,
-  kCuSeqlens,
-  kY,
-  kHeads,
-  kDim,
-  kTaps,
-  kStride,
-  kBColumn,
-  kZColumn,
-  kLowerBound,
-  kL2,
-  kQScale,
-  kEps,
-  kRows,
-  kSequences,
-  kSnapshot,
-  kSeqLen,
-  kBoundary
-};
-
-m::LaunchArg p(int64_t index) {
-  return m::ParamRef{index};
-}
-m::LaunchArg s(const char* name) {
-  return m::ScratchRef{name};
+/// Declares the op that serves such rows; its name.
+std::string Emitter::kda_op(Rows rows) {
+  const bool snapshot = rows == Rows::any_with_snapshots;
+  const Work work = rows == Rows::one ? Work::kda_step
+                    : snapshot        ? Work::kda_rows_snapshot
+                                      : Work::kda_rows;
+  const std::string name = snapshot ? "kda_snapshot" : rows == Rows::one ? "kda" : "kda_rows";
+  const m::ParamType f = in(Dtype::f32), i = p_i32(), g = p_f32(), n = in(Dtype::i32);
+  std::vector<m::ParamType> params = {in(Dtype::bf16),
+                                      in(Dtype::bf16),
+                                      f,
+                                      f,
+                                      f,
+                                      f,
+                                      f,
+                                      f,
+                                      inout_state(),
+                                      n,
+                                      n,
+                                      out(Dtype::bf16),
+                                      i,
+                                      i,
+                                      i,
+                                      i,
+                                      i,
+                                      i,
+                                      g,
+                                      g,
+                                      g,
+                                      g,
+                                      i,
+                                      i};
+  if (snapshot) params.insert(params.end(), {n, n, i});
+  b_.kernel_op(name, std::move(params), t_.body(work));
+  return name;
 }
 
-m::Launch prep_launch() {
-  m::Launch launch = k3::launch("kda", "kern_kda_prep", {blocks_of(kTokens, 4)});
-  const m::ParamType f = in(Dtype::f32), o = out(Dtype::f32), i = p_i32();
-  launch.params = {{in(Dtype::bf16),
-                    in(Dtype::bf16),
-                    f,
-                    f,
-                    f,
-                    f,
-                    f,
-                    in_state(),
-                    in(Dtype::i32),
-                    in(Dtype::i32),
-                    o,
-                    o,
-                    o,
-                    o,
-                    o,
-                    i,
-                    i,
-                    i,
-                    i,
-                    i,
-                    p_f32(),
-                    p_f32(),
-                    p_f32(),
-                    i,
-                    i}};
-  launch.args = {{p(kX),          p(kR),      p(kConvQ),  p(kConvK),  p(kConvV),
-                  p(kALog),       p(kDtBias), p(kState),  p(kLines),  p(kCuSeqlens),
-                  s("q"),         s("k"),     s("v"),     s("alpha"), s("beta"),
-                  p(kHeads),      p(kDim),    p(kTaps),   p(kStride), p(kBColumn),
-                  p(kLowerBound), p(kL2),     p(kQScale), p(kRows),   p(kSequences)}};
-  return launch;
-}
-
-void add_snapshot(m::Launch& launch) {
-  launch.entry += "_snapshot";
-  launch.params->insert(launch.params->end(), {in(Dtype::i32), in(Dtype::i32), p_i32()});
-  launch.args->insert(launch.args->end(), {p(kSnapshot), p(kSeqLen), p(kBoundary)});
-}
-
-m::Launch recurrence_launch(int64_t heads, bool snapshot) {
-  m::Launch launch =
-      k3::launch("kda", "kern_kda_recurrence", {m::Expr::of_var(kSeqs), m::Expr::constant(heads)});
-  const m::ParamType f = in(Dtype::f32), i = p_i32();
-  launch.params = {
-      {f, f, f, f, f, inout_state(), in(Dtype::i32), in(Dtype::i32), out(Dtype::f32), i, i, i}};
-  launch.args = {{s("q"), s("k"), s("v"), s("alpha"), s("beta"), p(kState), p(kLines),
-                  p(kCuSeqlens), s("o"), p(kHeads), p(kDim), p(kTaps)}};
-  if (snapshot) add_snapshot(launch);
-  return launch;
-}
-
-m::Launch windows_launch(bool snapshot) {
-  m::Launch launch = k3::launch("kda", "kern_kda_windows", {m::Expr::of_var(kSeqs)});
-  const m::ParamType i = p_i32();
-  launch.params = {{in(Dtype::bf16), inout_state(), in(Dtype::i32), in(Dtype::i32), i, i, i, i}};
-  launch.args = {
-      {p(kX), p(kState), p(kLines), p(kCuSeqlens), p(kHeads), p(kDim), p(kTaps), p(kStride)}};
-  if (snapshot) add_snapshot(launch);
-  return launch;
-}
-
-m::Launch out_launch() {
-  m::Launch launch = k3::launch("kda", "kern_kda_out", {blocks_of(kTokens, 4)});
-  const m::ParamType i = p_i32();
-  launch.params = {
-      {in(Dtype::f32), in(Dtype::bf16), in(Dtype::f32), out(Dtype::bf16), i, i, i, i, p_f32(), i}};
-  launch.args = {{s("o"), p(kX), p(kONorm), p(kY), p(kHeads), p(kDim), p(kStride), p(kZColumn),
-                  p(kEps), p(kRows)}};
-  return launch;
-}
-
-}  // namespace
-
-void Emitter::kda_op(bool snapshot) {
-  const Columns columns(c_, l_.ranks);
-  m::Op op;
-  op.name = snapshot ? "kda_snapshot" : "kda";
-  if (!b_.is_new_op(op.name)) return;
-  const m::ParamType f = in(Dtype::f32), i = p_i32();
-  op.params = {in(Dtype::bf16), in(Dtype::bf16),  f, f, f, f, f, f, inout_state(), in(Dtype::i32),
-               in(Dtype::i32),  out(Dtype::bf16), i, i, i, i, i, i, p_f32(),       p_f32(),
-               p_f32(),         p_f32(),          i, i};
-  if (snapshot) op.params.insert(op.params.end(), {in(Dtype::i32), in(Dtype::i32), i});
-  const m::Dim rows = m::Dim::of_var(kTokens);
-  for (const char* name : {"q", "k", "v", "alpha", "o"})
-    op.scratch.push_back({name, Dtype::f32, {rows, m::Dim::of(columns.inner)}});
-  op.scratch.push_back({"beta", Dtype::f32, {rows, m::Dim::of(columns.heads)}});
-  op.launches = {prep_launch(), recurrence_launch(columns.heads, snapshot),
-                 windows_launch(snapshot), out_launch()};
-  b_.op(std::move(op));
-}
-
-void Emitter::kda(int64_t l, bool snapshot) {
+void Emitter::kda(int64_t l, Rows rows) {
   const Columns columns(c_, l_.ranks);
   kda_weights(l);
-  kda_op(snapshot);
+  const std::string op = kda_op(rows);
   b_.workspace("kda_in", Dtype::bf16, {kTokens, columns.width});
   b_.workspace("kda_r", Dtype::bf16, {kTokens, columns.inner});
   b_.workspace("kda_out", Dtype::bf16, {kTokens, columns.inner});
@@ -201,7 +103,7 @@ void Emitter::kda(int64_t l, bool snapshot) {
   b_.extern_op("gemm_from",
                {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32(), p_i32(),
                 p_i32(), p_i32()},
-               "gemm_bf16_tn");
+               t_.built_in(BuiltIn::gemm_bf16));
   b_.call("gemm_from",
           {buf("kda_in", columns.f_a * 2), buf(at(l, "f_b")), buf("kda_r"), var(kTokens),
            i32(columns.inner), i32(c_.kda_dim), i32(columns.inner), i32(columns.width)});
@@ -229,8 +131,9 @@ void Emitter::kda(int64_t l, bool snapshot) {
                                   f32(c_.eps),
                                   var(kTokens),
                                   var(kSeqs)};
-  if (snapshot) args.insert(args.end(), {buf("snapshot"), buf("seq_len"), i32(kPageTokens)});
-  b_.call(snapshot ? "kda_snapshot" : "kda", std::move(args));
+  if (rows == Rows::any_with_snapshots)
+    args.insert(args.end(), {buf("snapshot"), buf("seq_len"), i32(kPageTokens)});
+  b_.call(op, std::move(args));
   gemm_f32("kda_out", at(l, "o_proj"), "partial", c_.hidden, columns.inner);
 }
 

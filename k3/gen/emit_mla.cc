@@ -9,9 +9,6 @@ using m::Dtype;
 
 namespace {
 
-constexpr int64_t kHeadsABlock = 8;  // of the attend launch
-constexpr int64_t kRowsABlock = 8;   // of absorb and merge, as their headers say
-
 /// Columns of the fused projection: q_a | kv_a (latent, rope) | output gate of this rank's heads.
 struct Columns {
   int64_t heads, inner, z, width;
@@ -46,22 +43,17 @@ void Emitter::mla_ops() {
   const m::ParamType w = in(Dtype::bf16), n = in(Dtype::i32), i = p_i32();
   b_.kernel_op("mla_prep",
                {w, w, w, n, n, n, inout_state(), out(Dtype::bf16), i, i, i, i, p_f32(), i, i, i, i},
-               "mla", "kern_mla_prep", {blocks_of(kTokens, 8)});
-  const m::Expr row_blocks = blocks_of(kTokens, kRowsABlock);
-  b_.kernel_op("mla_absorb", {w, w, out(Dtype::bf16), i, i, i, i, i, i}, "mla", "kern_mla_absorb",
-               {m::Expr::constant(c_.heads), row_blocks}, kRowsABlock * c_.kv_lora * 4);
-  const int64_t groups = (c_.heads + kHeadsABlock - 1) / kHeadsABlock;
-  const int64_t group = (c_.heads + groups - 1) / groups;
+               t_.body(Work::mla_prep));
+  b_.kernel_op("mla_absorb", {w, w, out(Dtype::bf16), i, i, i, i, i, i}, t_.body(Work::mla_absorb));
   b_.kernel_op("mla_attend",
-               {w, in_state(), n, n, n, out(Dtype::f32), i, i, i, i, i, p_f32(), i, i, i, i}, "mla",
-               "kern_mla_attend", {m::Expr::of_var(kTokens), m::Expr::constant(groups)},
-               4 * (kPageTokens * c_.kv_lora + group * (kPageTokens + c_.kv_lora)));
+               {w, in_state(), n, n, n, out(Dtype::f32), i, i, i, i, i, p_f32(), i, i, i, i},
+               t_.body(Work::mla_attend));
   if (l_.ranks > 1 && b_.is_new_op("alltoall")) {
     m::Op op;
     op.name = "alltoall";
     op.params = {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64)};
     m::Launch launch;
-    launch.entry = "extern:alltoall_f32";
+    launch.entry = "extern:" + t_.built_in(BuiltIn::alltoall_f32);
     launch.params = {
         {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64), i}};
     launch.args = {{m::ParamRef{0}, m::ParamRef{1}, m::ParamRef{2}, m::RankRef{kGroup}}};
@@ -69,8 +61,7 @@ void Emitter::mla_ops() {
     b_.op(std::move(op));
   }
   b_.kernel_op("mla_merge", {in(Dtype::f32), w, w, out(Dtype::bf16), i, i, i, i, i, i, i, i, i},
-               "mla", "kern_mla_merge", {m::Expr::constant(c_.heads / l_.ranks), row_blocks},
-               kRowsABlock * c_.kv_lora * 2);
+               t_.body(Work::mla_merge));
 }
 
 /// Every rank attends with all heads over the positions it holds; the parts of a head then go to

@@ -7,24 +7,6 @@ namespace k3 {
 
 using m::Dtype;
 
-namespace {
-
-constexpr int64_t kTileBytesMax = 200000;  // of expanded weights in a block's shared memory
-constexpr int64_t kTileRowsMax = 64;
-
-/// Blocks into which the `rows` rows of a [rows, width] matrix are split so that one fits.
-int64_t tiles_of(int64_t rows, int64_t width) {
-  const int64_t fit = std::clamp<int64_t>(kTileBytesMax / (width * 2), 1, kTileRowsMax);
-  return (rows + fit - 1) / fit;
-}
-
-int64_t tile_bytes(int64_t rows, int64_t width) {
-  const int64_t tiles = tiles_of(rows, width);
-  return (rows + tiles - 1) / tiles * width * 2;
-}
-
-}  // namespace
-
 /// gate and up in one product, SiTU: leaves `name`_act [tokens, inter of this rank].
 void Emitter::situ_mlp(int64_t l, const std::string& tensors, int64_t inter,
                        const std::string& name) {
@@ -37,7 +19,7 @@ void Emitter::situ_mlp(int64_t l, const std::string& tensors, int64_t inter,
   b_.workspace(name + "_in", Dtype::bf16, {kTokens, 2 * own});
   b_.workspace(name + "_act", Dtype::bf16, {kTokens, own});
   b_.kernel_op("situ", {in(Dtype::bf16), out(Dtype::bf16), p_f32(), p_f32(), p_i32(), p_i32()},
-               "act", "kern_situ", {blocks_of(kTokens, 4)});
+               t_.body(Work::situ));
   gemm("normed", at(l, name + "_in"), name + "_in", 2 * own, c_.hidden);
   b_.call("situ", {buf(name + "_in"), buf(name + "_act"), f32(c_.situ_beta),
                    f32(c_.situ_linear_beta), i32(own), var(kTokens)});
@@ -82,82 +64,12 @@ void Emitter::moe_weights(int64_t l) {
   }
 }
 
-namespace {
-
-/// Places of the routed op's parameters.
-enum RoutedParam : int64_t {
-  kIds,
-  kWeights,
-  kZ,
-  kW1,
-  kS1,
-  kW3,
-  kS3,
-  kW2,
-  kS2,
-  kPartial,
-  kExperts,
-  kTopK,
-  kRank,
-  kWidth,
-  kInter,
-  kStride,
-  kBeta,
-  kLinearBeta,
-  kRows
-};
-
-m::LaunchArg p(int64_t index) {
-  return m::ParamRef{index};
-}
-m::LaunchArg s(const char* name) {
-  return m::ScratchRef{name};
-}
-
-m::Launch with(m::Launch launch, std::vector<m::ParamType> params, std::vector<m::LaunchArg> args) {
-  launch.params = std::move(params);
-  launch.args = std::move(args);
-  return launch;
-}
-
-}  // namespace
-
 void Emitter::routed_op() {
-  if (!b_.is_new_op("routed_experts")) return;
-  const int64_t own = c_.experts / l_.ranks, inter = c_.expert_inter, latent = c_.latent;
   const m::ParamType i = p_i32(), n = in(Dtype::i32), h = in(Dtype::bf16), u = in(Dtype::u8),
                      e = in(Dtype::fp8e8m0), f = p_f32();
-  m::Op op;
-  op.name = "routed_experts";
-  op.params = {n, in(Dtype::f32), h, u, e, u, e, u, e, out(Dtype::f32), i, i, i, i, i, i, f, f, i};
-  const m::Dim rows = m::Dim::of_var(kTokens), picks = m::Dim::of(c_.top_k);
-  op.scratch = {{"first", Dtype::i32, {m::Dim::of(own + 1)}},
-                {"place", Dtype::i32, {rows, picks}},
-                {"x", Dtype::bf16, {rows, picks, m::Dim::of(latent)}},
-                {"act", Dtype::bf16, {rows, picks, m::Dim::of(inter)}},
-                {"up", Dtype::bf16, {rows, picks, m::Dim::of(inter)}},
-                {"y", Dtype::bf16, {rows, picks, m::Dim::of(latent)}}};
-  const m::Expr experts = m::Expr::constant(own);
-  op.launches = {
-      with(launch("moe", "kern_moe_plan", {}), {n, out(Dtype::i32), out(Dtype::i32), i, i, i, i},
-           {p(kIds), s("first"), s("place"), p(kExperts), p(kTopK), p(kRank), p(kRows)}),
-      with(launch("moe", "kern_moe_gather", {blocks_of(kTokens, 8)}),
-           {h, n, out(Dtype::bf16), i, i, i},
-           {p(kZ), s("place"), s("x"), p(kWidth), p(kTopK), p(kRows)}),
-      with(launch("moe", "kern_moe_up", {experts, m::Expr::constant(tiles_of(inter, latent))},
-                  tile_bytes(inter, latent)),
-           {h, n, u, e, u, e, out(Dtype::bf16), out(Dtype::bf16), i, i, f, f},
-           {s("x"), s("first"), p(kW1), p(kS1), p(kW3), p(kS3), s("act"), s("up"), p(kWidth),
-            p(kInter), p(kBeta), p(kLinearBeta)}),
-      with(launch("moe", "kern_moe_down", {experts, m::Expr::constant(tiles_of(latent, inter))},
-                  tile_bytes(latent, inter)),
-           {h, n, u, e, out(Dtype::bf16), i, i},
-           {s("act"), s("first"), p(kW2), p(kS2), s("y"), p(kWidth), p(kInter)}),
-      with(launch("moe", "kern_moe_combine", {blocks_of(kTokens, 8)}),
-           {h, n, in(Dtype::f32), out(Dtype::f32), i, i, i, i},
-           {s("y"), s("place"), p(kWeights), p(kPartial), p(kWidth), p(kTopK), p(kStride),
-            p(kRows)})};
-  b_.op(std::move(op));
+  b_.kernel_op("routed_experts",
+               {n, in(Dtype::f32), h, u, e, u, e, u, e, out(Dtype::f32), i, i, i, i, i, i, f, f, i},
+               t_.body(Work::routed_experts));
 }
 
 /// `back` [tokens, latent + hidden] holds the routed sum in latent space beside the shared experts'
@@ -178,7 +90,7 @@ void Emitter::moe(int64_t l) {
   const m::ParamType f = p_f32(), i = p_i32();
   b_.kernel_op("router",
                {in(Dtype::f32), in(Dtype::f32), out(Dtype::i32), out(Dtype::f32), i, i, i, f, i},
-               "moe", "kern_router", {blocks_of(kTokens, 8)}, c_.experts * 4);
+               t_.body(Work::router));
   b_.call("router", {buf("router_logits"), buf(at(l, "router_bias")), buf("expert_ids"),
                      buf("expert_weights"), i32(c_.experts), i32(c_.top_k),
                      i32(c_.renormalize ? 1 : 0), f32(c_.routed_scaling), var(kTokens)});
@@ -191,19 +103,19 @@ void Emitter::moe(int64_t l) {
            f32(c_.situ_linear_beta), var(kTokens)});
   situ_mlp(l, "block_sparse_moe.shared_experts", c_.shared_inter, "shared");
   b_.extern_op("gemm_f32_into", {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), i, i, i, i},
-               "gemm_bf16_tn_f32");
+               t_.built_in(BuiltIn::gemm_f32));
   b_.call("gemm_f32_into",
           {buf("shared_act"), buf(at(l, "shared_down")), buf("back", c_.latent * 4), var(kTokens),
            i32(c_.hidden), i32(shared), i32(back)});
   allreduce("back", back);
-  b_.kernel_op("land_rms", {in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), f, i, i, i}, "norm",
-               "kern_land_rms", {blocks_of(kTokens, 8)});
+  b_.kernel_op("land_rms", {in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), f, i, i, i},
+               t_.body(Work::land_rms));
   b_.call("land_rms", {buf("back"), buf(at(l, "latent_norm")), buf("routed_latent"), f32(c_.eps),
                        i32(back), i32(c_.latent), var(kTokens)});
   gemm("routed_latent", at(l, "latent_up"), "routed", c_.hidden, c_.latent);
   b_.kernel_op("land_moe",
                {in(Dtype::bf16), in(Dtype::f32), in(Dtype::bf16), out(Dtype::bf16), i, i, i},
-               "norm", "kern_land_moe", {blocks_of(kTokens, 8)});
+               t_.body(Work::land_moe));
   b_.call("land_moe", {buf("routed"), buf("back", c_.latent * 4), buf("mid"), buf("hidden"),
                        i32(back), i32(c_.hidden), var(kTokens)});
 }

@@ -41,12 +41,12 @@ Result<Bounds> bounds_of(const Config& config, const Limits& limits) {
   return Bounds{seqs, ctx, chunk, pack};
 }
 
-m::Manifest base(const Config& config, const Options& options, const std::string& layout,
-                 std::vector<std::string> extensions) {
+m::Manifest base(const Config& config, const Options& options, const Target& target,
+                 const std::string& layout, std::vector<std::string> extensions) {
   m::Manifest manifest;
   manifest.model = options.model;
-  manifest.device = m::Device::host;
-  manifest.uses = {"host", "meta", "sampling"};
+  manifest.device = target.device();
+  manifest.uses = target.extensions();
   manifest.uses.insert(manifest.uses.end(), extensions.begin(), extensions.end());
   std::sort(manifest.uses.begin(), manifest.uses.end());
   manifest.meta = m::Meta{"k3-gen", kVersion, config.sha256, layout, "tiktoken.model"};
@@ -81,6 +81,10 @@ Result<m::Manifest> with_modules(m::Manifest manifest, const std::vector<m::Modu
 
 bool has_kda(const Config& config) {
   return std::find(config.is_mla.begin(), config.is_mla.end(), false) != config.is_mla.end();
+}
+
+Emitter::Rows prompt_rows(bool snapshot) {
+  return snapshot ? Emitter::Rows::any_with_snapshots : Emitter::Rows::any;
 }
 
 Result<void> check_ranks(const Config& config, int64_t ranks) {
@@ -120,15 +124,16 @@ Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   layout.ctx_max = bounds.ctx;
   layout.logits_output = true;
   const bool snapshot = has_kda(config);
+  const auto target = host_target(config, layout);
   Builder builder(
-      base(config, options, "one rank, prefill and decode",
+      base(config, options, *target, "one rank, prefill and decode",
            snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
-  Emitter emitter(config, layout, builder);
+  Emitter emitter(config, layout, *target, builder);
   emitter.declare(snapshot);
   builder.program(serving_program("prefill", bounds.pack, false));
-  emitter.program(snapshot);
+  emitter.program(prompt_rows(snapshot));
   builder.program(serving_program("decode", bounds.seqs, true));
-  emitter.program(false);
+  emitter.program(Emitter::Rows::one);
   return with_modules(builder.take(), options.modules);
 }
 
@@ -139,13 +144,14 @@ Result<m::Manifest> prefill(const Config& config, const Options& options) {
   layout.seqs_max = bounds.pack;
   layout.ctx_max = bounds.ctx;
   const bool snapshot = has_kda(config);
+  const auto target = host_target(config, layout);
   Builder builder(
-      base(config, options, "prefill",
+      base(config, options, *target, "prefill",
            snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
-  Emitter emitter(config, layout, builder);
+  Emitter emitter(config, layout, *target, builder);
   emitter.declare(snapshot);
   builder.program(serving_program("prefill", bounds.pack, false));
-  emitter.program(snapshot);
+  emitter.program(prompt_rows(snapshot));
   return with_modules(builder.take(), options.modules);
 }
 
@@ -157,13 +163,14 @@ Result<m::Manifest> decode(const Config& config, const Options& options, int64_t
   layout.rows_max = bounds.seqs;
   layout.seqs_max = bounds.seqs;
   layout.ctx_max = bounds.ctx;
-  Builder builder(
-      base(config, options, fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
-           ranks > 1 ? std::vector<std::string>{"collectives"} : std::vector<std::string>{}));
-  Emitter emitter(config, layout, builder);
+  const auto target = host_target(config, layout);
+  Builder builder(base(
+      config, options, *target, fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
+      ranks > 1 ? std::vector<std::string>{"collectives"} : std::vector<std::string>{}));
+  Emitter emitter(config, layout, *target, builder);
   emitter.declare(false);
   builder.program(serving_program("decode", bounds.seqs, true));
-  emitter.program(false);
+  emitter.program(Emitter::Rows::one);
   return with_modules(builder.take(), options.modules);
 }
 
