@@ -192,6 +192,25 @@ TEST_CASE("an ancestor goes when its leaf is held and cannot help", "[pool][evic
   CHECK(found(tree, run(0, 9)) == 8);
 }
 
+TEST_CASE("entries that hold a page together go together when none helps alone",
+          "[pool][eviction]") {
+  Pool pool(kStateless);
+  PrefixTree tree(pool);
+  auto lease = pool.lease(32);
+  REQUIRE(lease);
+  auto whole = pool.checkpoint(*lease, 8);
+  auto inside = pool.checkpoint(*lease, 7);  // ends inside a page frozen already
+  REQUIRE(inside->copies.empty());
+  tree.insert(run(0, 7), std::move(inside->checkpoint));
+  tree.insert(run(0, 8), std::move(whole->checkpoint));
+  tree.insert(run(100, 4), fresh(pool, run(100, 4)));
+  CHECK_FALSE(tree.evict({2, 0}).enough);  // the lease holds their pages too
+  CHECK(tree.entries() == 2);
+  *lease = *pool.lease(4);
+  CHECK(tree.evict({1, 0}).freed == Amount{2, 0});
+  CHECK(tree.entries() == 0);
+}
+
 TEST_CASE("by recompute cost the prefix that took most work for its bytes stays",
           "[pool][eviction]") {
   Pool pool(kSmall);

@@ -1,17 +1,27 @@
-#include <array>
+// Random operations in many worlds. A run says which seeds it took; KERN_SEED=n takes only that
+// one.
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <iostream>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "world.h"
 
-using kern::pool::Geometry;
+using kern_test::Broken;
 using kern_test::Chooser;
+using kern_test::Setup;
 using kern_test::World;
 
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__)
+constexpr uint64_t kRunOperations = 60'000;  // under sanitizers an operation takes far longer
+#else
+constexpr uint64_t kRunOperations = 1'000'000;
+#endif
+constexpr uint32_t kWorldOperations = 3000;
 
 class Xorshift final : public Chooser {
  public:
@@ -27,20 +37,6 @@ class Xorshift final : public Chooser {
   uint64_t state_;
 };
 
-// Roomy and tight, with and without recurrent state, pages of one token and of several.
-const std::array<Geometry, 9> kGeometries{{
-    {.page_tokens = 4, .pages = 24, .slots = 9, .recurrent = true, .row_pages_max = 8},
-    {.page_tokens = 4, .pages = 24, .recurrent = false, .row_pages_max = 8},
-    {.page_tokens = 3, .pages = 8, .slots = 4, .recurrent = true, .row_pages_max = 5},
-    {.page_tokens = 3, .pages = 8, .recurrent = false, .row_pages_max = 9},
-    {.page_tokens = 1, .pages = 16, .slots = 6, .recurrent = true, .row_pages_max = 6},
-    // with a host tier, roomy and tight; a slot as large as several pages, and smaller than one
-    {4, 24, 9, true, 8, 4000, 32, 80},
-    {4, 24, 0, false, 8, 1000, 32, 0},
-    {3, 8, 4, true, 5, 310, 24, 88},
-    {1, 16, 6, true, 6, 100, 16, 8},
-}};
-
 // The seed of KERN_SEED alone, or the first few.
 std::vector<uint64_t> seeds(uint64_t count) {
   if (const char* text = std::getenv("KERN_SEED")) return {std::strtoull(text, nullptr, 10)};
@@ -49,12 +45,14 @@ std::vector<uint64_t> seeds(uint64_t count) {
   return seeds;
 }
 
-std::string run(const Geometry& geometry, uint64_t seed, uint32_t steps,
-                std::vector<uint32_t>* done = nullptr) {
+// Operations of one world, until so many had something to work on; what each kind did is added up.
+std::string run(Setup setup, uint64_t seed, uint32_t operations, bool traced,
+                std::vector<uint64_t>* done = nullptr) {
+  setup.traced = traced;
   Xorshift choose(seed);
-  World world(geometry, choose);
-  for (uint32_t i = 0; i < steps; ++i) {
-    world.step();
+  World world(setup, choose);
+  for (uint32_t i = 0; i < operations;) {
+    i += world.step();
     world.verify();
   }
   for (uint32_t i = 0; done != nullptr && i < World::kOperations; ++i)
@@ -62,36 +60,55 @@ std::string run(const Geometry& geometry, uint64_t seed, uint32_t steps,
   return world.trace();
 }
 
-// How often each operation had its way.
-std::vector<uint32_t> run_all(uint64_t seed_count, uint32_t steps) {
-  std::vector<uint32_t> done(World::kOperations);
-  for (const uint64_t seed : seeds(seed_count))
-    for (const Geometry& geometry : kGeometries) {
-      INFO("KERN_SEED=" << seed << " pages " << geometry.pages << " page_tokens "
-                        << geometry.page_tokens << " recurrent " << geometry.recurrent);
-      run(geometry, seed, steps, &done);
+// Runs every setup with every seed; one that breaks is run again for its trace.
+void run_all(const std::vector<uint64_t>& seeds, std::vector<uint64_t>& done) {
+  for (const uint64_t seed : seeds)
+    for (size_t i = 0; i < kern_test::setups().size(); ++i) {
+      const Setup& setup = kern_test::setups()[i];
+      try {
+        run(setup, seed, kWorldOperations, false, &done);
+      } catch (const Broken&) {
+        try {
+          run(setup, seed, kWorldOperations, true);
+        } catch (const Broken& broken) {
+          FAIL("KERN_SEED=" << seed << ", setup " << i << ": " << broken.what());
+        }
+        FAIL("KERN_SEED=" << seed << ", setup " << i << ": breaks only once");
+      }
     }
-  return done;
+}
+
+void random_operations(uint64_t operations) {
+  const uint64_t a_seed = kern_test::setups().size() * kWorldOperations;
+  const std::vector<uint64_t> chosen = seeds((operations + a_seed - 1) / a_seed);
+  std::vector<uint64_t> done(World::kOperations);
+  run_all(chosen, done);
+  const uint64_t all = std::accumulate(done.begin(), done.end(), uint64_t{0});
+  std::cout << "pool: " << all << " random operations in " << kern_test::setups().size()
+            << " setups, KERN_SEED " << chosen.front() << " to " << chosen.back() << "\n";
+  CHECK(all == chosen.size() * a_seed);
+  if (chosen.size() == 1) return;
+  CHECK(all >= operations);
+  for (const uint64_t count : done) CHECK(count > all / 1000);  // no operation was left out
 }
 
 }  // namespace
 
-TEST_CASE("every handle reads what its prefix wrote, over random operations", "[pool][prop]") {
-  const std::vector<uint32_t> done = run_all(3, 1200);
-  for (const uint32_t count : done) CHECK(count > 100);  // no operation was left out
+TEST_CASE("every handle reads what its prefix wrote, over a million random operations",
+          "[pool][prop]") {
+  random_operations(kRunOperations);
 }
 
 TEST_CASE("every handle reads what its prefix wrote, over long runs", "[pool][prop][.]") {
-  const std::vector<uint32_t> done = run_all(40, 10'000);
-  for (const uint32_t count : done) CHECK(count > 10'000);
+  random_operations(50 * kRunOperations);
 }
 
 TEST_CASE("the same operations give the same trace", "[pool][prop]") {
   for (const uint64_t seed : seeds(3))
-    for (const Geometry& geometry : kGeometries) {
+    for (const Setup& setup : kern_test::setups()) {
       INFO("KERN_SEED=" << seed);
-      const std::string once = run(geometry, seed, 300);
-      CHECK(once == run(geometry, seed, 300));
-      CHECK(once != run(geometry, seed + 100, 300));
+      const std::string once = run(setup, seed, 300, true);
+      CHECK(once == run(setup, seed, 300, true));
+      CHECK(once != run(setup, seed + 100, 300, true));
     }
 }

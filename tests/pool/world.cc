@@ -1,9 +1,10 @@
 #include "world.h"
 
 #include <algorithm>
-#include <catch2/catch.hpp>
-#include <cstdlib>
+#include <array>
 #include <utility>
+
+#include "world_places.h"
 
 namespace kern_test {
 
@@ -14,53 +15,57 @@ using kern::pool::Denied;
 using kern::pool::Geometry;
 using kern::pool::Lease;
 using kern::pool::Occupancy;
-using kern::pool::PageId;
 using kern::pool::Reason;
 
 namespace {
-
-std::vector<uint32_t> numbers(std::span<const PageId> pages) {
-  std::vector<uint32_t> out;
-  for (const PageId page : pages) out.push_back(page.value());
-  return out;
-}
-
-std::string show(const std::vector<uint32_t>& values) {
-  std::string out = "[";
-  for (const uint32_t value : values) out += (out.size() > 1 ? " " : "") + std::to_string(value);
-  return out + "]";
-}
-
-std::string show(const Copies& copies) {
-  std::string out;
-  if (copies.page)
-    out += " page " + std::to_string(copies.page->from.value()) + "->" +
-           std::to_string(copies.page->to.value());
-  if (copies.slot)
-    out += " slot " + std::to_string(copies.slot->from.value()) + "->" +
-           std::to_string(copies.slot->to.value());
-  return out;
-}
-
-std::string show(const Denied& denied) {
-  return "denied " + std::to_string(static_cast<int>(denied.reason)) + " " +
-         std::to_string(denied.missing.pages) + "p " + std::to_string(denied.missing.slots) + "s";
-}
 
 uint64_t advance(uint64_t state, uint64_t stamp) {
   return (state ^ stamp) * 0x9E3779B97F4A7C15ULL + 1;
 }
 
+uint32_t over(uint32_t wanted, uint32_t there) {
+  return wanted - std::min(wanted, there);
+}
+
+std::unique_ptr<kern::pool::EvictionPolicy> policy(const Setup& setup) {
+  if (!setup.by_cost) return nullptr;
+  return kern::pool::recompute_cost_per_byte({.per_token = 3,
+                                              .per_token_pair = 2,
+                                              .page_bytes = 5,
+                                              .slot_bytes = 7,
+                                              .page_tokens = setup.geometry.page_tokens});
+}
+
 }  // namespace
 
-World::World(const Geometry& geometry, Chooser& choose)
-    : geometry_(geometry),
+std::span<const Setup> setups() {
+  static const std::array<Setup, 12> kSetups{{
+      {{.page_tokens = 4, .pages = 24, .slots = 9, .recurrent = true, .row_pages_max = 8}},
+      {{.page_tokens = 4, .pages = 24, .recurrent = false, .row_pages_max = 8}},
+      {{.page_tokens = 3, .pages = 8, .slots = 4, .recurrent = true, .row_pages_max = 5}},
+      {{.page_tokens = 3, .pages = 8, .recurrent = false, .row_pages_max = 9}},
+      {{.page_tokens = 1, .pages = 16, .slots = 6, .recurrent = true, .row_pages_max = 6}},
+      // with a host tier, roomy and tight; a slot as large as several pages, and smaller than one
+      {{4, 24, 9, true, 8, 4000, 32, 80}},
+      {{4, 24, 0, false, 8, 1000, 32, 0}},
+      {{3, 8, 4, true, 5, 310, 24, 88}},
+      {{1, 16, 6, true, 6, 100, 16, 8}},
+      {{4, 24, 9, true, 8, 4000, 32, 80}, true},
+      {{4, 24, 0, false, 8, 1000, 32, 0}, true},
+      {{2, 12, 5, true, 6, 200, 16, 8}, true},
+  }};
+  return kSetups;
+}
+
+World::World(const Setup& setup, Chooser& choose)
+    : setup_(setup),
+      geometry_(setup_.geometry),
       choose_(choose),
-      pool_(geometry),
-      page_cells_(geometry.pages, std::vector<uint64_t>(geometry.page_tokens)),
-      slot_cells_(geometry.slots),
-      host_memory_(geometry.host_bytes),
-      tree_(pool_),
+      pool_(geometry_),
+      page_cells_(geometry_.pages, std::vector<uint64_t>(geometry_.page_tokens)),
+      slot_cells_(geometry_.slots),
+      host_memory_(geometry_.host_bytes),
+      tree_(pool_, policy(setup_), policy(setup_)),
       done_(kOperations) {}
 
 bool World::step() {
@@ -73,16 +78,18 @@ bool World::step() {
       &World::evict_to_park, &World::evict_parked};
   const uint32_t which = choose_.below(geometry_.host_bytes > 0 ? kOperations : kResident);
   const bool did = (this->*kSteps[which])();
-  if (did) ++done_[which];
+  if (!did) return false;
+  ++done_[which];
   // What no handle names is worth nothing: a reader of it must notice.
   const Names now = names();
   for (uint32_t page = 0; page < geometry_.pages; ++page)
     if (now.pages[page] == 0) std::fill(page_cells_[page].begin(), page_cells_[page].end(), 0);
   for (uint32_t slot = 0; slot < slot_cells_.size(); ++slot)
     if (now.slots[slot] == 0) slot_cells_[slot] = ~uint64_t{0};
+  if (geometry_.host_bytes == 0) return true;
   forget_twins();
   scramble_host();
-  return did;
+  return true;
 }
 
 // --- operations -------------------------------------------------------------------------------
@@ -94,71 +101,75 @@ bool World::lease() {
   auto outcome = pool_.lease(tokens);
   if (!outcome) {
     require_denied(outcome.denied(), expected);
-    note("lease " + std::to_string(tokens) + ": " + show(outcome.denied()));
+    note("lease", tokens, outcome.denied());
     return true;
   }
   require(!expected, "a lease that does not fit is granted");
   Lease granted = *std::move(outcome);
   require(granted.capacity() == need.pages * geometry_.page_tokens, "capacity is whole pages");
-  if (geometry_.recurrent) slot_cells_[granted.view().slot().value()] = 0;
-  note("lease " + std::to_string(tokens) + ": " + show(numbers(granted.view().pages())) + " slot " +
-       std::to_string(granted.view().slot().value()));
-  writers_.push_back({std::move(granted), {}});
+  Places at = places<Places>(granted.view());
+  if (geometry_.recurrent) slot_cells_[at.slot] = 0;
+  note("lease", tokens, at);
+  writers_.push_back({std::move(granted), {}, std::move(at)});
   return true;
+}
+
+uint32_t World::some_positions(const Writer& writer) {
+  const uint32_t room = writer.lease.capacity() - writer.text.len();
+  if (room == 0 || setup_.narrow) return std::min(room, 1u);
+  return 1 + choose_.below(std::min(room, 2 * geometry_.page_tokens));
 }
 
 bool World::write() {
   if (writers_.empty()) return false;
-  Writer& writer = writers_[choose_.below(static_cast<uint32_t>(writers_.size()))];
-  const uint32_t room = writer.lease.capacity() - writer.text.len();
-  if (room == 0) return false;
+  Writer& writer = writers_[one_of(writers_.size())];
+  const uint32_t count = some_positions(writer);
+  if (count == 0) return false;
   require(writer.lease.writable_from() <= writer.text.len(), "the next position is writable");
-  const uint32_t count = 1 + choose_.below(std::min(room, 2 * geometry_.page_tokens));
   append(writer, count);
-  note("write " + std::to_string(count));
+  note("write", count);
   return true;
 }
 
 bool World::checkpoint() {
   if (writers_.empty()) return false;
-  Writer& writer = writers_[choose_.below(static_cast<uint32_t>(writers_.size()))];
+  Writer& writer = writers_[one_of(writers_.size())];
   const uint32_t written = writer.text.len();
   if (written == 0) return false;
   const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
-  const uint32_t table = static_cast<uint32_t>(writer.lease.view().pages().size());
+  const uint32_t table = static_cast<uint32_t>(writer.at.pages.size());
   const bool own_page = len % geometry_.page_tokens != 0 && len > writer.lease.writable_from();
   const Amount need{own_page ? 1u : 0u, geometry_.recurrent ? 1u : 0u};
   const auto expected = denied(pages_for(len), {table, need.slots}, need);
   auto outcome = pool_.checkpoint(writer.lease, len);
   if (!outcome) {
     require_denied(outcome.denied(), expected);
-    note("checkpoint " + std::to_string(len) + ": " + show(outcome.denied()));
+    note("checkpoint", len, outcome.denied());
     return true;
   }
   require(!expected, "a checkpoint that does not fit is granted");
   require(outcome->copies.page.has_value() == own_page, "only a page cut open is copied");
   execute(outcome->copies);
-  note("checkpoint " + std::to_string(len) + ": " +
-       show(numbers(outcome->checkpoint.view().pages())) + show(outcome->copies));
-  readers_.push_back({std::move(outcome->checkpoint), prefix(writer.text, len)});
+  Places at = places<Places>(outcome->checkpoint.view());
+  note("checkpoint", len, at, outcome->copies);
+  readers_.push_back({std::move(outcome->checkpoint), prefix(writer.text, len), std::move(at)});
   return true;
 }
 
 // Taken before its positions are computed; the step that computes them writes the state there.
 bool World::checkpoint_ahead() {
   if (writers_.empty()) return false;
-  Writer& writer = writers_[choose_.below(static_cast<uint32_t>(writers_.size()))];
-  const uint32_t room = writer.lease.capacity() - writer.text.len();
-  if (room == 0) return false;
-  const uint32_t count = 1 + choose_.below(std::min(room, 2 * geometry_.page_tokens));
+  Writer& writer = writers_[one_of(writers_.size())];
+  const uint32_t count = some_positions(writer);
+  if (count == 0) return false;
   const uint32_t len = writer.text.len() + count;
-  const uint32_t table = static_cast<uint32_t>(writer.lease.view().pages().size());
+  const uint32_t table = static_cast<uint32_t>(writer.at.pages.size());
   const Amount need{len % geometry_.page_tokens != 0 ? 1u : 0u, geometry_.recurrent ? 1u : 0u};
   const auto expected = denied(pages_for(len), {table, need.slots}, need);
   auto outcome = pool_.checkpoint(writer.lease, len);
   if (!outcome) {
     require_denied(outcome.denied(), expected);
-    note("ahead " + std::to_string(len) + ": " + show(outcome.denied()));
+    note("ahead", len, outcome.denied());
     return true;
   }
   require(!expected, "a checkpoint that does not fit is granted");
@@ -166,34 +177,32 @@ bool World::checkpoint_ahead() {
   Copies copies = outcome->copies;
   if (copies.slot) slot_cells_[std::exchange(copies.slot, {})->to.value()] = writer.text.state;
   execute(copies);
-  note("ahead " + std::to_string(len) + ": " + show(numbers(outcome->checkpoint.view().pages())) +
-       show(outcome->copies));
-  readers_.push_back({std::move(outcome->checkpoint), writer.text});
+  Places at = places<Places>(outcome->checkpoint.view());
+  note("ahead", len, at, outcome->copies);
+  readers_.push_back({std::move(outcome->checkpoint), writer.text, std::move(at)});
   return true;
 }
 
 bool World::retire() {
   if (writers_.empty()) return false;
-  const uint32_t which = choose_.below(static_cast<uint32_t>(writers_.size()));
+  const uint32_t which = one_of(writers_.size());
   const uint32_t written = writers_[which].text.len();
   if (written == 0) return false;
   const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
-  auto pages = numbers(writers_[which].lease.view().pages());
-  const uint32_t slot = writers_[which].lease.view().slot().value();
+  Places at = writers_[which].at;
   Text text = prefix(writers_[which].text, len);
   Checkpoint checkpoint = pool_.retire(std::move(writers_[which].lease), len);
   writers_.erase(writers_.begin() + which);
-  pages.resize(pages_for(len));
-  require(numbers(checkpoint.view().pages()) == pages && checkpoint.view().slot().value() == slot,
-          "retiring moves nothing");
-  note("retire " + std::to_string(len) + ": " + show(pages));
-  readers_.push_back({std::move(checkpoint), std::move(text)});
+  at.pages.resize(pages_for(len));
+  require(places<Places>(checkpoint.view()) == at, "retiring moves nothing");
+  note("retire", len, at);
+  readers_.push_back({std::move(checkpoint), std::move(text), std::move(at)});
   return true;
 }
 
 bool World::restore() {
   if (readers_.empty()) return false;
-  const Reader& reader = readers_[choose_.below(static_cast<uint32_t>(readers_.size()))];
+  const Reader& reader = readers_[one_of(readers_.size())];
   uint32_t len = reader.text.len();
   if (!geometry_.recurrent && len > geometry_.page_tokens && choose_.below(2) == 0)
     len = geometry_.page_tokens * (1 + choose_.below(len / geometry_.page_tokens));
@@ -204,27 +213,27 @@ bool World::restore() {
   auto outcome = pool_.restore(reader.checkpoint, len, tokens);
   if (!outcome) {
     require_denied(outcome.denied(), expected);
-    note("restore " + std::to_string(len) + ": " + show(outcome.denied()));
+    note("restore", len, outcome.denied());
     return true;
   }
   require(!expected, "a restore that does not fit is granted");
   require(outcome->lease.writable_from() == shared * geometry_.page_tokens,
           "a restored lease writes behind what it shares");
   execute(outcome->copies);
-  note("restore " + std::to_string(len) + ": " + show(numbers(outcome->lease.view().pages())) +
-       show(outcome->copies));
-  writers_.push_back({std::move(outcome->lease), prefix(reader.text, len)});
+  Places at = places<Places>(outcome->lease.view());
+  note("restore", len, at, outcome->copies);
+  writers_.push_back({std::move(outcome->lease), prefix(reader.text, len), std::move(at)});
   return true;
 }
 
 bool World::fork() {
   if (writers_.empty()) return false;
-  Writer& writer = writers_[choose_.below(static_cast<uint32_t>(writers_.size()))];
+  Writer& writer = writers_[one_of(writers_.size())];
   const uint32_t written = writer.text.len();
   if (written == 0) return false;
   const uint32_t len = geometry_.recurrent ? written : 1 + choose_.below(written);
   const uint32_t tokens = len + choose_.below(2 * geometry_.page_tokens);
-  const uint32_t table = static_cast<uint32_t>(writer.lease.view().pages().size());
+  const uint32_t table = static_cast<uint32_t>(writer.at.pages.size());
   const uint32_t shared = len / geometry_.page_tokens;
   const uint32_t frozen = writer.lease.writable_from();
   const Amount need{pages_for(tokens) - shared, geometry_.recurrent ? 1u : 0u};
@@ -233,7 +242,7 @@ bool World::fork() {
   if (!outcome) {
     require_denied(outcome.denied(), expected);
     require(writer.lease.writable_from() == frozen, "a fork denied freezes nothing");
-    note("fork " + std::to_string(len) + ": " + show(outcome.denied()));
+    note("fork", len, outcome.denied());
     return true;
   }
   require(!expected, "a fork that does not fit is granted");
@@ -242,51 +251,53 @@ bool World::fork() {
   require(outcome->lease.writable_from() == begin, "a fork writes behind what it shares");
   require(outcome->copies.page.has_value() == (len > begin), "only a page cut open is copied");
   execute(outcome->copies);
-  note("fork " + std::to_string(len) + ": " + show(numbers(outcome->lease.view().pages())) +
-       show(outcome->copies));
-  writers_.push_back({std::move(outcome->lease), prefix(writer.text, len)});
+  Places at = places<Places>(outcome->lease.view());
+  note("fork", len, at, outcome->copies);
+  Text text = prefix(writer.text, len);
+  writers_.push_back({std::move(outcome->lease), std::move(text), std::move(at)});
   return true;
 }
 
 bool World::drop_lease() {
   if (writers_.empty()) return false;
-  const uint32_t which = choose_.below(static_cast<uint32_t>(writers_.size()));
+  const uint32_t which = one_of(writers_.size());
   writers_.erase(writers_.begin() + which);
-  note("drop lease " + std::to_string(which));
+  note("drop lease", which);
   return true;
 }
 
 bool World::drop_checkpoint() {
   if (readers_.empty()) return false;
-  const uint32_t which = choose_.below(static_cast<uint32_t>(readers_.size()));
+  const uint32_t which = one_of(readers_.size());
   readers_.erase(readers_.begin() + which);
-  note("drop checkpoint " + std::to_string(which));
+  note("drop checkpoint", which);
   return true;
 }
 
 bool World::share() {
   if (readers_.empty()) return false;
-  const uint32_t which = choose_.below(static_cast<uint32_t>(readers_.size()));
-  readers_.push_back({readers_[which].checkpoint.share(), readers_[which].text});
-  note("share " + std::to_string(which));
+  const uint32_t which = one_of(readers_.size());
+  Reader& from = readers_[which];
+  Reader shared{from.checkpoint.share(), from.text, from.at};
+  readers_.push_back(std::move(shared));
+  note("share", which);
   return true;
 }
 
 // --- the memory and the reference -------------------------------------------------------------
 
 void World::append(Writer& writer, uint32_t count) {
-  const auto pages = writer.lease.view().pages();
   const int32_t token = static_cast<int32_t>(choose_.below(2));
   for (uint32_t i = 0; i < count; ++i) {
     const uint32_t position = writer.text.len();
     const uint64_t stamp = ++stamps_;
-    page_cells_[pages[position / geometry_.page_tokens].value()][position % geometry_.page_tokens] =
-        stamp;
+    page_cells_[writer.at.pages[position / geometry_.page_tokens]]
+               [position % geometry_.page_tokens] = stamp;
     writer.text.tokens.push_back(token);
     writer.text.stamps.push_back(stamp);
     if (geometry_.recurrent) writer.text.state = advance(writer.text.state, stamp);
   }
-  if (geometry_.recurrent) slot_cells_[writer.lease.view().slot().value()] = writer.text.state;
+  if (geometry_.recurrent) slot_cells_[writer.at.slot] = writer.text.state;
 }
 
 void World::execute(const Copies& copies) {
@@ -295,10 +306,8 @@ void World::execute(const Copies& copies) {
 }
 
 World::Text World::prefix(const Text& text, uint32_t len) const {
-  Text out = text;
-  out.tokens.resize(len);
-  out.stamps.resize(len);
-  return out;
+  return {Tokens(text.tokens.begin(), text.tokens.begin() + len),
+          Stamps(text.stamps.begin(), text.stamps.begin() + len), text.state};
 }
 
 uint32_t World::pages_for(uint32_t tokens) const {
@@ -306,24 +315,23 @@ uint32_t World::pages_for(uint32_t tokens) const {
 }
 
 World::Names World::names() const {
-  Names names{std::vector<uint32_t>(geometry_.pages), std::vector<uint32_t>(geometry_.slots)};
-  const auto count = [&](const std::vector<uint32_t>& pages, uint32_t slot) {
-    for (const uint32_t page : pages) ++names.pages[page];
-    if (slot != 0) ++names.slots[slot];
+  Names names{Counts(geometry_.pages), Counts(geometry_.slots), 0};
+  const auto count = [&](const Places& at) {
+    for (const uint32_t page : at.pages) ++names.pages[page];
+    if (at.slot != 0) ++names.slots[at.slot];
   };
   for (const Writer& writer : writers_) {
-    count(numbers(writer.lease.view().pages()), writer.lease.view().slot().value());
+    count(writer.at);
     names.writable +=
         (writer.lease.capacity() - writer.lease.writable_from()) / geometry_.page_tokens;
   }
-  for (const Reader& reader : readers_)
-    count(numbers(reader.checkpoint.view().pages()), reader.checkpoint.view().slot().value());
-  for (const Entry& entry : entries_) count(entry.pages, entry.slot);
+  for (const Reader& reader : readers_) count(reader.at);
+  for (const Entry& entry : entries_.all) count(entry.at);
   return names;
 }
 
 Amount World::free_now(const Names& names) const {
-  const auto unnamed = [](const std::vector<uint32_t>& counts) {
+  const auto unnamed = [](const Counts& counts) {
     return counts.empty() ? 0u
                           : static_cast<uint32_t>(std::count(counts.begin() + 1, counts.end(), 0u));
   };
@@ -331,9 +339,6 @@ Amount World::free_now(const Names& names) const {
 }
 
 std::optional<Denied> World::denied(uint32_t row, Amount beside, Amount need) const {
-  const auto over = [](uint32_t wanted, uint32_t there) {
-    return wanted - std::min(wanted, there);
-  };
   if (row > geometry_.row_pages_max)
     return Denied{Reason::exceeds_row, {over(row, geometry_.row_pages_max), 0}};
   const Amount all{geometry_.pages - 1, geometry_.recurrent ? geometry_.slots - 1 : 0};
@@ -349,28 +354,29 @@ std::optional<Denied> World::denied(uint32_t row, Amount beside, Amount need) co
 // --- what must hold ---------------------------------------------------------------------------
 
 void World::verify() const {
-  for (const Writer& writer : writers_)
-    verify_text(writer.text, numbers(writer.lease.view().pages()),
-                writer.lease.view().slot().value(), "lease");
+  for (const Writer& writer : writers_) {
+    require(shows(writer.lease.view(), writer.at), "a lease names what it was granted");
+    verify_text(writer.text, writer.at, "lease");
+  }
   for (const Reader& reader : readers_) {
     require(reader.checkpoint.len() == reader.text.len(), "a checkpoint keeps its length");
-    verify_text(reader.text, numbers(reader.checkpoint.view().pages()),
-                reader.checkpoint.view().slot().value(), "checkpoint");
+    require(shows(reader.checkpoint.view(), reader.at), "a checkpoint names what it was granted");
+    verify_text(reader.text, reader.at, "checkpoint");
   }
-  for (const Entry& entry : entries_) verify_text(entry.text, entry.pages, entry.slot, "entry");
+  for (const Entry& entry : entries_.all) verify_text(entry.text, entry.at, "entry");
   verify_occupancy();
-  verify_host();
+  if (geometry_.host_bytes > 0) verify_host();
 }
 
-void World::verify_text(const Text& text, const std::vector<uint32_t>& pages, uint32_t slot,
-                        const char* who) const {
+void World::verify_text(const Text& text, const Places& at, const char* who) const {
   for (uint32_t i = 0; i < text.len(); ++i) {
-    const uint64_t cell = page_cells_[pages[i / geometry_.page_tokens]][i % geometry_.page_tokens];
-    if (cell != text.stamps[i])
+    const auto& cells = page_cells_[at.pages[i / geometry_.page_tokens]];
+    if (cells[i % geometry_.page_tokens] != text.stamps[i])
       fail(std::string(who) + " reads what it or its prefix wrote at " + std::to_string(i));
   }
-  if ((slot != 0) != geometry_.recurrent) fail(std::string(who) + " has a slot if there is state");
-  if (geometry_.recurrent && slot_cells_[slot] != text.state)
+  if ((at.slot != 0) != geometry_.recurrent)
+    fail(std::string(who) + " has a slot if there is state");
+  if (geometry_.recurrent && slot_cells_[at.slot] != text.state)
     fail(std::string(who) + " holds the state of its end");
 }
 
@@ -386,17 +392,53 @@ void World::verify_occupancy() const {
       free.slots,      leased_slots,   slots - free.slots - leased_slots,
       host.host_pages, host.host_slots};
   require(pool_.occupancy() == expected, "the occupancy is what the handles name");
-  require(tree_.entries() == entries_.size(), "the tree holds what went in and did not go");
+  require(tree_.entries() == entries_.all.size(), "the tree holds what went in and did not go");
 }
 
 void World::fail(const std::string& what) const {
-  FAIL("broken: " << what << "\nafter:\n" << trace_);
-  std::abort();
+  constexpr size_t kShown = 4000;
+  const size_t cut = trace_.size() > kShown ? trace_.size() - kShown : 0;
+  throw Broken("broken: " + what + "\nafter:\n" + trace_.substr(cut));
 }
 
 void World::require_denied(const Denied& got, const std::optional<Denied>& expected) const {
-  if (!expected) fail("what fits is granted, got " + show(got));
-  if (got != *expected) fail("expected " + show(*expected) + ", got " + show(got));
+  if (!expected) fail("what fits is granted");
+  if (got != *expected) fail("expected " + sentence(*expected) + ", got " + sentence(got));
+}
+
+// --- the trace --------------------------------------------------------------------------------
+
+void World::append_part(const Tokens& tokens) {
+  trace_ += ' ';
+  for (const int32_t token : tokens) trace_ += std::to_string(token);
+}
+
+void World::append_part(const Places& at) {
+  trace_ += ": [";
+  for (const uint32_t page : at.pages) append_part(page);
+  trace_ += " ] slot";
+  append_part(at.slot);
+}
+
+void World::append_part(const Copies& copies) {
+  if (copies.page)
+    trace_ += " page " + std::to_string(copies.page->from.value()) + "->" +
+              std::to_string(copies.page->to.value());
+  if (copies.slot)
+    trace_ += " slot " + std::to_string(copies.slot->from.value()) + "->" +
+              std::to_string(copies.slot->to.value());
+}
+
+void World::append_part(const Denied& denied) {
+  trace_ += ": " + sentence(denied);
+}
+
+void World::append_part(const kern::pool::Transfers& transfers) {
+  for (const auto& page : transfers.pages)
+    trace_ += " " + std::to_string(page.device.value()) + "=" + std::to_string(page.host.value());
+  if (transfers.slot)
+    trace_ += " slot " + std::to_string(transfers.slot->device.value()) + "=" +
+              std::to_string(transfers.slot->host.value());
 }
 
 }  // namespace kern_test

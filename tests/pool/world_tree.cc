@@ -1,8 +1,10 @@
 // The world's operations on the prefix tree, against a list of entries that is searched end to end.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "world.h"
+#include "world_places.h"
 
 namespace kern_test {
 
@@ -10,76 +12,116 @@ using kern::pool::Amount;
 
 namespace {
 
-std::string show(const std::vector<int32_t>& tokens) {
-  std::string out;
-  for (const int32_t token : tokens) out += std::to_string(token);
-  return out;
-}
-
-std::vector<uint32_t> numbers(const kern::pool::Checkpoint& checkpoint) {
-  std::vector<uint32_t> out;
-  for (const kern::pool::PageId page : checkpoint.view().pages()) out.push_back(page.value());
-  return out;
-}
-
 uint32_t common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-  const size_t n = std::min(a.size(), b.size());
+  const auto n = static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
   return static_cast<uint32_t>(std::mismatch(a.begin(), a.begin() + n, b.begin()).first -
                                a.begin());
 }
 
+// Whether `longer` continues `shorter`.
+bool continues(const std::vector<int32_t>& longer, const std::vector<int32_t>& shorter) {
+  return longer.size() > shorter.size() && common(longer, shorter) == shorter.size();
+}
+
 }  // namespace
 
-bool World::insert() {
-  if (readers_.empty()) return false;
-  const uint32_t which = choose_.below(static_cast<uint32_t>(readers_.size()));
-  Reader reader = std::move(readers_[which]);
-  readers_.erase(readers_.begin() + which);
-  const auto same = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.text.tokens == reader.text.tokens;
+// --- the entries of a tier --------------------------------------------------------------------
+
+double World::worth(const Entries& entries, const Entry& entry) const {
+  if (!setup_.by_cost) return 0;
+  const uint64_t len = entry.text.len();
+  uint64_t from = 0;
+  for (const Entry& other : entries.all)
+    if (continues(entry.text.tokens, other.text.tokens))
+      from = std::max<uint64_t>(from, other.text.len());
+  const uint64_t work = 3 * (len - from) + len * len - from * from;
+  const uint64_t pages = pages_for(static_cast<uint32_t>(len)) - from / geometry_.page_tokens;
+  const uint64_t bytes = 5 * pages + (geometry_.recurrent ? 7 : 0);
+  return entries.age + static_cast<double>(work) / static_cast<double>(bytes);
+}
+
+// An entry is judged again when it becomes a leaf or an ancestor.
+void World::refresh(Entries& entries) {
+  for (Entry& entry : entries.all) {
+    const bool interior = std::any_of(
+        entries.all.begin(), entries.all.end(),
+        [&](const Entry& other) { return continues(other.text.tokens, entry.text.tokens); });
+    if (std::exchange(entry.interior, interior) != interior) entry.worth = worth(entries, entry);
+  }
+}
+
+void World::hit(Entries& entries, Entry& entry) {
+  entry.last_hit = ++entries.uses;
+  entry.worth = worth(entries, entry);
+}
+
+void World::enter(Entries& entries, Entry entry) {
+  const auto same = std::find_if(entries.all.begin(), entries.all.end(), [&](const Entry& other) {
+    return entry.text.tokens == other.text.tokens;
   });
-  Entry entry{reader.text, numbers(reader.checkpoint), reader.checkpoint.view().slot().value(),
-              ++uses_};
-  const bool fresh = tree_.insert(reader.text.tokens, std::move(reader.checkpoint));
-  require(fresh == (same == entries_.end()), "an entry is entered once");
-  note("insert " + show(reader.text.tokens) + (fresh ? "" : ": there is one"));
-  if (fresh)
-    entries_.push_back(std::move(entry));
-  else
-    same->last_hit = uses_;
-  return true;
+  if (same != entries.all.end()) return hit(entries, *same);
+  entries.all.push_back(std::move(entry));
+  refresh(entries);
+  hit(entries, entries.all.back());
 }
 
-// Some tokens that are known, cut short, and some more.
-World::Tokens World::prompt() {
-  std::vector<const Tokens*> known;
-  for (const Writer& writer : writers_) known.push_back(&writer.text.tokens);
-  for (const Reader& reader : readers_) known.push_back(&reader.text.tokens);
-  for (const Entry& entry : entries_) known.push_back(&entry.text.tokens);
-  for (const Entry& entry : parked_entries_) known.push_back(&entry.text.tokens);
-  Tokens tokens;
-  if (!known.empty()) tokens = *known[choose_.below(static_cast<uint32_t>(known.size()))];
-  tokens.resize(tokens.size() -
-                choose_.below(std::min<uint32_t>(static_cast<uint32_t>(tokens.size()) + 1, 3)));
-  tokens.insert(tokens.end(), choose_.below(geometry_.page_tokens + 1),
-                static_cast<int32_t>(choose_.below(2)));
-  return tokens;
+void World::leave(Entries& entries, size_t which) {
+  entries.age = std::max(entries.age, entries.all[which].worth);
+  entries.all.erase(entries.all.begin() + static_cast<std::ptrdiff_t>(which));
+  refresh(entries);
 }
 
-// The entry a lookup must find, and at which length; entries.size() if none.
-size_t World::expected_hit(const std::vector<Entry>& entries, const Tokens& tokens,
-                           uint32_t& len) const {
-  size_t best = entries.size(), longest = entries.size();
+size_t World::first_to_go(const Entries& entries) {
+  const auto order = [](const Entry& e) { return std::tuple(e.interior, e.worth, e.last_hit); };
+  size_t first = entries.all.size();
+  for (size_t i = 0; i < entries.all.size(); ++i)
+    if (first == entries.all.size() || order(entries.all[i]) < order(entries.all[first])) first = i;
+  return first;
+}
+
+size_t World::victim(const Entries& entries, const Names& names, bool pages, bool slots) {
+  const auto first_where = [&](auto helps) {
+    const auto order = [](const Entry& e) { return std::tuple(e.interior, e.worth, e.last_hit); };
+    size_t first = entries.all.size();
+    for (size_t i = 0; i < entries.all.size(); ++i) {
+      if (!helps(entries.all[i])) continue;
+      if (first == entries.all.size() || order(entries.all[i]) < order(entries.all[first]))
+        first = i;
+    }
+    return first;
+  };
+  const size_t alone = first_where([&](const Entry& entry) {
+    return (pages && names.pages[entry.at.pages.back()] == 1) ||
+           (slots && entry.at.slot != 0 && names.slots[entry.at.slot] == 1);
+  });
+  if (alone < entries.all.size() || !pages) return alone;
+  // The longest of some that end inside one page which nobody else holds.
+  return first_where([&](const Entry& entry) {
+    const uint32_t last = entry.at.pages.back();
+    uint32_t together = 0;
+    bool longest = true;
+    for (const Entry& other : entries.all) {
+      if (other.at.pages.back() != last) continue;
+      ++together;
+      longest = longest && other.text.len() <= entry.text.len();
+    }
+    return longest && names.pages[last] == together;
+  });
+}
+
+// The entry a lookup must find, and at which length; all.size() if none.
+size_t World::expected_hit(const Entries& entries, const Tokens& tokens, uint32_t& len) const {
+  size_t best = entries.all.size(), longest = entries.all.size();
   uint32_t matched = 0;
   len = 0;
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const Tokens& entry = entries[i].text.tokens;
+  for (size_t i = 0; i < entries.all.size(); ++i) {
+    const Tokens& entry = entries.all[i].text.tokens;
     const uint32_t n = common(entry, tokens);
     if (n == entry.size() && n < tokens.size() && n > len) {
       best = i;
       len = n;
     }
-    if (n > matched || (n == matched && n > 0 && entry < entries[longest].text.tokens)) {
+    if (n > matched || (n == matched && n > 0 && entry < entries.all[longest].text.tokens)) {
       longest = i;
       matched = n;
     }
@@ -92,85 +134,97 @@ size_t World::expected_hit(const std::vector<Entry>& entries, const Tokens& toke
   return longest;
 }
 
+// --- operations -------------------------------------------------------------------------------
+
+bool World::insert() {
+  if (readers_.empty()) return false;
+  const uint32_t which = one_of(readers_.size());
+  Reader reader = std::move(readers_[which]);
+  readers_.erase(readers_.begin() + which);
+  const size_t before = entries_.all.size();
+  note("insert", reader.text.tokens);
+  const bool fresh = tree_.insert(reader.text.tokens, std::move(reader.checkpoint));
+  enter(entries_, {std::move(reader.text), std::move(reader.at)});
+  require(fresh == (entries_.all.size() > before), "an entry is entered once");
+  return true;
+}
+
+// Some tokens that are known, cut short, and some more.
+World::Tokens World::prompt() {
+  std::vector<const Tokens*> known;
+  if (!setup_.narrow) {
+    for (const Writer& writer : writers_) known.push_back(&writer.text.tokens);
+    for (const Reader& reader : readers_) known.push_back(&reader.text.tokens);
+  }
+  for (const Entry& entry : entries_.all) known.push_back(&entry.text.tokens);
+  for (const Entry& entry : parked_entries_.all) known.push_back(&entry.text.tokens);
+  Tokens tokens;
+  if (!known.empty()) tokens = *known[one_of(known.size())];
+  if (setup_.narrow) {
+    tokens.insert(tokens.end(), choose_.below(2), 0);
+    return tokens;
+  }
+  tokens.resize(tokens.size() -
+                choose_.below(std::min<uint32_t>(static_cast<uint32_t>(tokens.size()) + 1, 3)));
+  tokens.insert(tokens.end(), choose_.below(geometry_.page_tokens + 1),
+                static_cast<int32_t>(choose_.below(2)));
+  return tokens;
+}
+
 bool World::lookup() {
   const Tokens tokens = prompt();
   uint32_t len = 0;
   const size_t expected = expected_hit(entries_, tokens, len);
-  auto hit = tree_.lookup(tokens);
-  require(hit.has_value() == (expected < entries_.size()),
+  auto found = tree_.lookup(tokens);
+  require(found.has_value() == (expected < entries_.all.size()),
           "a usable prefix is found if there is one");
-  if (!hit) {
-    note("lookup " + show(tokens) + ": nothing");
-    return true;
-  }
-  Entry& entry = entries_[expected];
-  entry.last_hit = ++uses_;
-  require(hit->len == len && hit->held.len() == len, "the longest usable proper prefix is found");
-  std::vector<uint32_t> pages = entry.pages;
-  pages.resize(pages_for(len));
-  require(numbers(hit->held) == pages, "a hit is held where its entry lies");
-  note("lookup " + show(tokens) + ": " + std::to_string(len));
-  readers_.push_back({std::move(hit->held), prefix(entry.text, len)});
+  note("lookup", tokens, len);
+  if (!found) return true;
+  Entry& entry = entries_.all[expected];
+  hit(entries_, entry);
+  require(found->len == len && found->held.len() == len,
+          "the longest usable proper prefix is found");
+  Places at = entry.at;
+  at.pages.resize(pages_for(len));
+  require(shows(found->held.view(), at), "a hit is held where its entry lies");
+  readers_.push_back({std::move(found->held), prefix(entry.text, len), std::move(at)});
   return true;
 }
 
-bool World::is_interior(const std::vector<Entry>& entries, const Entry& entry) {
-  return std::any_of(entries.begin(), entries.end(), [&](const Entry& other) {
-    return other.text.tokens.size() > entry.text.tokens.size() &&
-           common(other.text.tokens, entry.text.tokens) == entry.text.tokens.size();
-  });
-}
-
-size_t World::victim(const Names& names, Amount missing, bool any) const {
-  size_t first = entries_.size();
-  for (size_t i = 0; i < entries_.size(); ++i) {
-    const Entry& entry = entries_[i];
-    const bool helps = (missing.pages > 0 && names.pages[entry.pages.back()] == 1) ||
-                       (missing.slots > 0 && entry.slot != 0 && names.slots[entry.slot] == 1);
-    if (!any && !helps) continue;
-    const auto order = [&](const Entry& e) {
-      return std::pair(is_interior(entries_, e), e.last_hit);
-    };
-    if (first == entries_.size() || order(entry) < order(entries_[first])) first = i;
-  }
-  return first;
-}
-
 bool World::evict_one() {
-  const size_t expected = victim(names(), {}, true);
+  const size_t expected = first_to_go(entries_);
   auto gone = tree_.evict();
-  require(gone.has_value() == (expected < entries_.size()), "something goes if there is anything");
+  require(gone.has_value() == (expected < entries_.all.size()),
+          "something goes if there is anything");
   if (!gone) return false;
-  require(numbers(*gone) == entries_[expected].pages, "the entry worth least goes");
-  note("evict: " + show(entries_[expected].text.tokens));
-  readers_.push_back({*std::move(gone), entries_[expected].text});
-  entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(expected));
+  Entry& entry = entries_.all[expected];
+  require(shows(gone->view(), entry.at), "the entry worth least goes");
+  note("evict", entry.text.tokens);
+  readers_.push_back({*std::move(gone), entry.text, entry.at});
+  leave(entries_, expected);
   return true;
 }
 
 bool World::evict_missing() {
-  if (entries_.empty()) return false;
+  if (entries_.all.empty()) return false;
   const Amount missing{choose_.below(3), geometry_.recurrent ? choose_.below(2) : 0};
   const Amount before = free_now(names());
-  const auto still = [&](uint32_t wanted, uint32_t freed) {
-    return wanted - std::min(wanted, freed);
-  };
   uint32_t count = 0;
   Amount freed;
   for (;; ++count) {
     const Names now = names();
     freed = {free_now(now).pages - before.pages, free_now(now).slots - before.slots};
-    const Amount more{still(missing.pages, freed.pages), still(missing.slots, freed.slots)};
-    const size_t next = victim(now, more, false);
-    if (more == Amount{} || next == entries_.size()) break;
-    entries_.erase(entries_.begin() + static_cast<std::ptrdiff_t>(next));
+    const bool pages = freed.pages < missing.pages, slots = freed.slots < missing.slots;
+    if (!pages && !slots) break;
+    const size_t next = victim(entries_, now, pages, slots);
+    if (next == entries_.all.size()) break;
+    leave(entries_, next);
   }
   const auto done = tree_.evict(missing);
   require(done.entries == count && done.freed == freed, "exactly what helps goes");
   require(done.enough == (freed.pages >= missing.pages && freed.slots >= missing.slots),
           "an eviction tells whether it was enough");
-  note("evict " + std::to_string(missing.pages) + "p " + std::to_string(missing.slots) +
-       "s: " + std::to_string(count));
+  note("evict", missing.pages, missing.slots, count);
   return true;
 }
 

@@ -48,6 +48,12 @@ class PrefixTree::Tree {
   void touch(uint32_t number, uint64_t last_hit);
   std::set<Rank>::iterator enter(const Rank& rank);
   Amount sole_holder(const Rank& rank) const;
+  template <class Tier>
+  bool held_together(uint32_t number) const;
+  // Of the entries from `next` on the first that helps alone; if there is none, of those that end
+  // inside one page which only they hold the longest: once all of them went, it is free.
+  template <class Helps>
+  std::set<Rank>::iterator next_to_go(std::set<Rank>::iterator next, bool pages, Helps&& helps);
   // What an entry held, and where to look on: there or, if its going made one, at an earlier leaf.
   struct Removed {
     Held held;
@@ -137,6 +143,30 @@ Amount PrefixTree::Tree::sole_holder(const Rank& rank) const {
                     radix_.node(rank.node).entry->held);
 }
 
+template <class Tier>
+bool PrefixTree::Tree::held_together(uint32_t number) const {
+  const auto& last = std::get<Prefix<Tier>>(radix_.node(number).entry->held);
+  const uint32_t page_begin = last.len() - 1 - (last.len() - 1) % store_.geometry().page_tokens;
+  uint32_t together = 1;
+  for (uint32_t above = radix_.ancestor_entry(number); radix_.node(above).depth > page_begin;
+       above = radix_.ancestor_entry(above)) {
+    const auto& shorter = std::get<Prefix<Tier>>(radix_.node(above).entry->held);
+    together += Store::same_last_page(shorter, last);
+  }
+  return store_.last_page_holders(last) == together;
+}
+
+template <class Helps>
+std::set<Rank>::iterator PrefixTree::Tree::next_to_go(std::set<Rank>::iterator next, bool pages,
+                                                      Helps&& helps) {
+  next = std::find_if(next, order_.end(), helps);
+  if (next != order_.end() || !pages) return next;
+  return std::find_if(order_.begin(), order_.end(), [&](const Rank& rank) {
+    const bool resident = std::holds_alternative<Checkpoint>(radix_.node(rank.node).entry->held);
+    return resident ? held_together<DeviceTier>(rank.node) : held_together<HostTier>(rank.node);
+  });
+}
+
 PrefixTree::Tree::Removed PrefixTree::Tree::remove(std::set<Rank>::iterator rank) {
   Radix::Node& node = radix_.node(rank->node);
   Removed removed{std::move(node.entry->held), *rank};
@@ -174,7 +204,7 @@ Evicted PrefixTree::Tree::evict(const Amount& missing) {
       const Amount sole = sole_holder(rank);
       return (pages && sole.pages > 0) || (slots && sole.slots > 0);
     };
-    next = std::find_if(next, order_.end(), helps);
+    next = next_to_go(next, pages, helps);
     if (next == order_.end()) return done;
     next = order_.lower_bound(remove(next).resume);  // what was passed over still does not help
     ++done.entries;
@@ -194,7 +224,7 @@ Evicted PrefixTree::Tree::evict_for(const Checkpoint& room_for) {
     const auto denied = store_.parking_denied(room_for);
     done.enough = !denied;
     if (!denied || denied->reason != Reason::busy) return done;
-    next = std::find_if(next, order_.end(), helps);
+    next = next_to_go(next, true, helps);
     if (next == order_.end()) return done;
     next = order_.lower_bound(remove(next).resume);  // what was passed over still frees nothing
     ++done.entries;

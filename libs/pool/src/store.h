@@ -54,6 +54,15 @@ class Store {
   void drop(const Parked& parked);
   template <class Tier>
   Amount sole_holder(const Prefix<Tier>& prefix) const;
+  // How many name its last page, as their last or as what comes before.
+  template <class Tier>
+  uint32_t last_page_holders(const Prefix<Tier>& prefix) const {
+    return chains(Tier()).node(prefix.tail_).refs;
+  }
+  template <class Tier>
+  static bool same_last_page(const Prefix<Tier>& a, const Prefix<Tier>& b) {
+    return a.tail_ == b.tail_;
+  }
   void list(PageId tail, std::span<PageId> out) const { device_.list(tail, out); }
   void list(HostPageId tail, std::span<HostPageId> out) const { host_.list(tail, out); }
   uint64_t host_offset(HostPageId page) const;

@@ -107,7 +107,8 @@ class PrefixTree {
   std::optional<Leaving> evict_to_park(std::vector<int32_t>&& memory = {});
 
   /// Lets entries go, worth least first, until `missing` more has become free; `Denied::missing` is
-  /// the argument meant. Only entries whose going frees something still missing go. When it is not
+  /// the argument meant. Only entries whose going frees something still missing go; entries that
+  /// end inside one page and hold it together go together, when none helps alone. When it is not
   /// enough, what is missing is held by leases or by hits in hand.
   Evicted evict(const Amount& missing);
 
