@@ -8,14 +8,17 @@ target_compile_options(kern-flags INTERFACE
   -Wall -Wextra -Wpedantic -Werror -Wno-missing-field-initializers
   # g++ 12 reports overflows in code it inlined wrongly (GCC bugs 105329, 105651) and variants as
   # uninitialized where they move (GCC bug 105562)
-  -Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-restrict -Wno-array-bounds
+  "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized;-Wno-stringop-overflow;-Wno-restrict;-Wno-array-bounds>"
   -fno-strict-aliasing -ffp-contract=off -msse4.2)
 if(KERN_SANITIZE)
   target_compile_options(kern-flags INTERFACE -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(kern-flags INTERFACE -fsanitize=address,undefined)
 endif()
+if(KERN_FUZZ)
+  target_compile_options(kern-flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
 find_program(MOLD mold)
-if(MOLD)
+if(MOLD AND NOT KERN_FUZZ)  # clang 14 and mold do not agree on how the sanitizers are linked
   target_link_options(kern-flags INTERFACE -fuse-ld=mold)
 endif()
 

@@ -13,6 +13,9 @@ JOBS = str(os.cpu_count() or 2)
 # The libraries whose whole test runs again under the address and undefined-behaviour sanitizers.
 SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "transport", "engine", "serve"]
 
+# The fuzzing corpora that are replayed there: those of the same libraries.
+SANITIZED_CORPORA = ["manifest", "upgrade", "cut", "safetensors", "tokenizer", "http", "frame"]
+
 
 class Tally:
     """Counts what ran; a step that printed no count is one test."""
@@ -98,12 +101,19 @@ def step_host(tally):
 
 
 def step_sanitize(tally):
-    targets = [f"{name}-test" for name in SANITIZED_TESTS]
+    targets = [f"{name}-test" for name in SANITIZED_TESTS] + [f"{name}-replay" for name in SANITIZED_CORPORA]
     if configure(tally, SANITIZED, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O1 -g1",
                  "-DKERN_SANITIZE=ON", "-DKERN_BENCHMARKS=OFF") and \
             tally.run("sanitized build", ["ninja", "-C", SANITIZED, "-j", JOBS, *targets]):
         for name in SANITIZED_TESTS:
             tally.run(f"sanitized {name}", [SANITIZED / "bin" / f"{name}-test"], catch_cases)
+        for name in SANITIZED_CORPORA:
+            tally.run(f"sanitized corpus {name}", [SANITIZED / "bin" / f"{name}-replay", f"tests/fuzz/corpus/{name}"],
+                      catch_cases)
+
+
+def step_fuzz(tally):
+    tally.run("fuzz smoke", ["ci/fuzz_smoke"], catch_cases)
 
 
 def step_e2e(tally):
@@ -112,7 +122,8 @@ def step_e2e(tally):
 
 
 STEPS = {"layers": step_layers, "tidy": step_tidy, "format": step_format, "checks": step_checks,
-         "kernels": step_kernels, "build": step_build, "host": step_host, "e2e": step_e2e, "sanitize": step_sanitize}
+         "kernels": step_kernels, "build": step_build, "host": step_host, "e2e": step_e2e, "sanitize": step_sanitize,
+         "fuzz": step_fuzz}
 
 
 def main():

@@ -5,56 +5,15 @@
 #include "fixture.h"
 #include "kern/base/prng.h"
 #include "kern/manifest/cut.h"
+#include "symbols.h"
 
 using namespace kern::manifest;
 using namespace kern_test;
 
 // Programs of random calls are run twice as symbols: whole, and as stages that hand their buffers
-// on. A value is a hash of the op and of everything it read, so equal values mean equal histories.
+// on.
 
 namespace {
-
-using Values = std::map<std::string, uint64_t>;
-
-uint64_t mix(uint64_t a, uint64_t b) {
-  uint64_t x = a * 0x9e3779b97f4a7c15u + b + 0x7f4a7c15u;
-  x ^= x >> 31;
-  x *= 0xbf58476d1ce4e5b9u;
-  return x ^ (x >> 29);
-}
-
-uint64_t hash(std::string_view text) {
-  uint64_t h = 1469598103934665603u;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return h;
-}
-
-const std::string* memory_of(const CallArg& arg) {
-  if (const auto* b = std::get_if<BufferArg>(&arg)) return &b->buffer;
-  if (const auto* s = std::get_if<StateArg>(&arg)) return &s->state;
-  return nullptr;
-}
-
-/// Runs a program on what memory holds; whoever was not written yet holds its own garbage.
-void run(const Verified& m, const Program& program, Values& memory, uint64_t garbage) {
-  const auto value = [&](const std::string& name) {
-    return memory.try_emplace(name, mix(garbage, hash(name))).first->second;
-  };
-  for (const Call& call : program.calls) {
-    const Op& op = *m.op(call.op);
-    uint64_t h = hash(call.op);
-    for (size_t a = 0; a < call.args.size(); ++a)
-      if (const std::string* name = memory_of(call.args[a]))
-        if (op.params[a].direction != Direction::out) h = mix(h, value(*name));
-    for (size_t a = 0; a < call.args.size(); ++a) {
-      const std::string* name = memory_of(call.args[a]);
-      if (name == nullptr || op.params[a].direction == Direction::in) continue;
-      const auto* ref = std::get_if<BufferArg>(&call.args[a]);
-      const bool part = ref != nullptr && ref->offset_bytes != 0;
-      memory[*name] = mix(mix(h, a), part ? mix(value(*name), 1) : 0);
-    }
-  }
-}
 
 struct Pipe {
   Manifest manifest;
@@ -150,7 +109,7 @@ TEST_CASE("stages run in order leave what the whole leaves", "[manifest][cut][pr
     }
     ++cuts;
     Values memory = before(*whole);
-    run(whole, whole->programs[0], memory, 1);
+    run_symbols(whole, whole->programs[0], memory, 1);
     Values link, states;
     std::vector<Verified> checked;
     for (const Manifest& stage : *stages) {
@@ -158,7 +117,7 @@ TEST_CASE("stages run in order leave what the whole leaves", "[manifest][cut][pr
       const Verified& m = checked.back();
       Values own = before(*m);
       for (const std::string& name : received_buffers(*m)) own[name] = link.at(name);
-      run(m, *m.program("run"), own, 100 + static_cast<uint64_t>(m->cut->stage));
+      run_symbols(m, *m.program("run"), own, 100 + static_cast<uint64_t>(m->cut->stage));
       link.clear();
       for (const std::string& name : sent_buffers(*m)) link[name] = own.at(name);
       for (const State& state : m->states) states[state.name] = own.at(state.name);
