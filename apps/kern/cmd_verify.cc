@@ -30,6 +30,7 @@ struct Settings {
   Capacity capacity;
   bool json = false;
   bool upgrade = false;
+  bool parse_only = false;
 };
 
 std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
@@ -43,7 +44,9 @@ std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
       "slots of every per-sequence state, for the memory line")(
       "json", po::bool_switch(&out.json), "print one JSON object instead of text")(
       "upgrade", po::bool_switch(&out.upgrade),
-      "print the version 7 form of one manifest instead of its summary");
+      "print the version 7 form of one manifest instead of its summary")(
+      "parse-only", po::bool_switch(&out.parse_only),
+      "only read: check what the schema of `kern schema` says, and names that stand twice");
   const Usage usage{
       "kern verify [options] MANIFEST…",
       "Checks manifests and prints every problem as `pointer: sentence`, or a one-screen summary.\n"
@@ -52,9 +55,28 @@ std::optional<int> read_settings(const Arguments& arguments, Settings& out) {
       "manifest"};
   po::variables_map values;
   if (const auto over = read_options(arguments, usage, options, values)) return over;
-  if (!out.upgrade || (out.files.size() == 1 && !out.json)) return std::nullopt;
-  fmt::print(stderr, "kern verify: --upgrade takes one manifest and no --json\n");
+  const char* complaint = nullptr;
+  if (out.upgrade && (out.files.size() != 1 || out.json))
+    complaint = "--upgrade takes one manifest and no --json";
+  if (out.parse_only && (out.upgrade || !out.checkpoint.empty()))
+    complaint = "--parse-only takes neither --upgrade nor --checkpoint";
+  if (complaint == nullptr) return std::nullopt;
+  fmt::print(stderr, "kern verify: {}\n", complaint);
   return kUsage;
+}
+
+Outcome look_at(const std::string& file, std::string_view text, const Settings& settings) {
+  Outcome outcome{file, {}, {}};
+  if (settings.parse_only) {
+    if (auto read = manifest::parse(text); !read) outcome.problems = std::move(read.error());
+    return outcome;
+  }
+  auto verified = manifest::load(text);
+  if (verified)
+    outcome.verified.emplace(std::move(*verified));
+  else
+    outcome.problems = std::move(verified.error());
+  return outcome;
 }
 
 void check_checkpoint(const safetensors::Catalog& catalog, Outcome& outcome) {
@@ -111,6 +133,8 @@ void print_text(const std::vector<Outcome>& outcomes, const Diagnostics& togethe
     if (outcomes.size() > 1) fmt::print("{}:\n", outcome.file);
     if (outcome.problems.empty() && settings.upgrade)
       fmt::print("{}", print(**outcome.verified));
+    else if (outcome.problems.empty() && settings.parse_only)
+      fmt::print("well-formed\n");
     else if (outcome.problems.empty())
       fmt::print("{}", summary_of(*outcome.verified, settings.capacity));
     else
@@ -136,12 +160,7 @@ int cmd_verify(const Arguments& arguments) {
   for (const std::string& file : settings.files) {
     const auto text = read_manifest(file);
     if (!text) return kUsage;
-    Outcome& outcome = outcomes.emplace_back(Outcome{file, {}, {}});
-    auto verified = manifest::load(*text);
-    if (verified)
-      outcome.verified.emplace(std::move(*verified));
-    else
-      outcome.problems = std::move(verified.error());
+    outcomes.push_back(look_at(file, *text, settings));
   }
   if (!settings.checkpoint.empty()) {
     const auto catalog = safetensors::Catalog::open(settings.checkpoint);

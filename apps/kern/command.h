@@ -27,6 +27,7 @@ struct Command {
 int cmd_verify(const Arguments& arguments);
 int cmd_cut(const Arguments& arguments);
 int cmd_show(const Arguments& arguments);
+int cmd_schema(const Arguments& arguments);
 int cmd_run(const Arguments& arguments);
 int cmd_serve(const Arguments& arguments);
 int cmd_replay(const Arguments& arguments);

@@ -10,6 +10,7 @@ constexpr kern::app::Command kCommands[] = {
     {"verify", "check manifests, and a cut or a checkpoint against them", kern::app::cmd_verify},
     {"cut", "slice a manifest into pipeline stages", kern::app::cmd_cut},
     {"show", "print what a manifest declares, or its canonical form", kern::app::cmd_show},
+    {"schema", "print the JSON Schema of a manifest", kern::app::cmd_schema},
     {"run", "run one sequence, or one stage between files", kern::app::cmd_run},
     {"serve", "one process, one manifest, the HTTP API", kern::app::cmd_serve},
     {"replay", "what the prefix cache finds in a trace of sessions", kern::app::cmd_replay},

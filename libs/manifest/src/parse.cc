@@ -9,12 +9,12 @@ namespace {
 
 void read_constants(Reader& r, Json json, const At& at, std::vector<Constant>& out,
                     std::vector<bool>& whole) {
-  r.named(json, at, [&](std::string_view name, Json value, const At& here) {
-    if (name.empty()) r.problem(here, "a constant has an empty name");
+  const auto read = [&](std::string_view name, Json value, const At& here) {
     Constant& constant = out.emplace_back(Constant{std::string(name), 0});
     r.number(value, here, constant.value);
     whole.push_back(!r.describing() && value.type() == Json::Type::integer);
-  });
+  };
+  r.named(json, at, read, EmptyName::refused);
 }
 
 void read_vars(Reader& r, Json json, const At& at, std::vector<Var>& out) {
@@ -88,6 +88,8 @@ struct First {
 };
 
 void read_version(Reader& r, Json value, const At& at, Manifest& m) {
+  if (value.type() == Json::Type::text)
+    return r.problem(at, "expected {} or {}, got `{}`", kOldest, kNewest, value.text());
   r.integer(value, at, 0, kU32Max, m.schema_version);
   if (m.schema_version == kOldest || m.schema_version == kNewest)
     r.set_version(m.schema_version);

@@ -107,12 +107,14 @@ void Reader::check_duplicates(std::vector<std::string_view>& names, const At& at
 }
 
 void Reader::named(Json json, const At& at,
-                   FunctionRef<void(std::string_view, Json, const At&)> read) {
-  if (describing()) return schema_->named([&] { read("name", json, at); });
+                   FunctionRef<void(std::string_view, Json, const At&)> read, EmptyName empty) {
+  if (describing()) return schema_->named([&] { read("name", json, at); }, empty);
   if (json.type() != Json::Type::object) return wrong_type(json, at, "an object");
   std::vector<std::string_view> names;
   json.each_member([&](std::string_view key, Json value) {
     names.push_back(key);
+    if (empty == EmptyName::refused && key.empty())
+      problem(at.member(key), "expected a name, got an empty string");
     read(key, value, at.member(key));
   });
   check_duplicates(names, at);
@@ -183,10 +185,13 @@ void Reader::integer(Json json, const At& at, int64_t min, int64_t max, int64_t&
       return problem(at, "expected an integer, got the constant `{}` of {}", named->name,
                      named->value);
     value = static_cast<int64_t>(named->value);
+    if (value < min || value > max)
+      return problem(at, "expected an integer from {} to {}, got the constant `{}` of {}", min, max,
+                     named->name, value);
   } else if (json.type() == Json::Type::integer) {
     value = json.integer();
   } else if (json.type() == Json::Type::real) {
-    return problem(at, "expected an integer from {} to {}, got {}", min, max, json.real());
+    return problem(at, "expected an integer from {} to {}, got {:#}", min, max, json.real());
   } else {
     return wrong_type(json, at, "an integer");
   }

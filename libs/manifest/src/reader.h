@@ -56,6 +56,8 @@ struct Companion {
   std::string_view key, first, second;
 };
 
+enum class EmptyName : uint8_t { allowed, refused };
+
 class SchemaWriter;
 
 constexpr int64_t kIntMax = std::numeric_limits<int64_t>::max();
@@ -91,7 +93,8 @@ class Reader {
   void object(Json json, const At& at, std::string_view name, std::initializer_list<Field> fields,
               const Companion* companion = nullptr);
   /// An object of the form name -> declaration; names are unique.
-  void named(Json json, const At& at, FunctionRef<void(std::string_view, Json, const At&)> read);
+  void named(Json json, const At& at, FunctionRef<void(std::string_view, Json, const At&)> read,
+             EmptyName empty = EmptyName::allowed);
   /// A list of at least so many; returns whether it was a list.
   bool list(Json json, const At& at, ReadValue read, size_t at_least = 0);
   /// A list of exactly `count`.

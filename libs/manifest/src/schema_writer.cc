@@ -135,9 +135,13 @@ void SchemaWriter::keys_that_must_stand(std::initializer_list<Field> fields,
   close();
 }
 
-void SchemaWriter::named(Describe describe) {
+void SchemaWriter::named(Describe describe, EmptyName empty) {
   open();
   type({"object"});
+  if (empty == EmptyName::refused) {
+    out_.key("propertyNames");
+    name();
+  }
   out_.key("additionalProperties");
   describe();
   close();

@@ -22,7 +22,7 @@ class SchemaWriter {
 
   void object(std::string_view name, std::initializer_list<Field> fields,
               const Companion* companion);
-  void named(Describe describe);
+  void named(Describe describe, EmptyName empty);
   void list(Describe describe, size_t at_least);
   /// `describe` is asked once an element.
   void list_of(size_t count, Describe describe);
