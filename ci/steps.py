@@ -14,7 +14,7 @@ JOBS = str(os.cpu_count() or 2)
 SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "transport", "engine", "serve"]
 
 # The fuzzing corpora that are replayed there: those of the same libraries.
-SANITIZED_CORPORA = ["manifest", "upgrade", "cut", "safetensors", "tokenizer", "http", "frame"]
+SANITIZED_CORPORA = ["manifest", "upgrade", "cut", "safetensors", "tokenizer", "http", "frame", "pool_ops"]
 
 
 class Tally:

@@ -1,6 +1,17 @@
 # Installs the pool alone into an empty folder, moves it, and builds both examples there twice: with
 # CMake through find_package, and with bare compilers through pkg-config. Runs all four.
-# usage: cmake -D BUILD=<build> -D WORK=<folder of its own> -D CC=… -D CXX=… -P install_test.cmake
+# usage: cmake -D BUILD=<build> -D WORK=<folder of its own> -D CC=… -D CXX=… -D PKG_CONFIG=…
+#   [-D SANITIZE=ON] -P install_test.cmake
+
+if(SANITIZE)
+  message("pool-install: skipped, a sanitized library links only into sanitized programs")
+  return()
+endif()
+foreach(tool CC CXX PKG_CONFIG)
+  if(NOT EXISTS "${${tool}}")
+    message(FATAL_ERROR "pool-install: expected a program for ${tool}, got `${${tool}}`; ci/setup installs it")
+  endif()
+endforeach()
 
 function(must)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE out ERROR_VARIABLE out)
@@ -34,7 +45,7 @@ endforeach()
 file(GLOB_RECURSE pc ${WORK}/installed/kern-pool.pc)
 get_filename_component(folder "${pc}" DIRECTORY)
 set(ENV{PKG_CONFIG_PATH} ${folder})
-must(pkg-config --cflags --libs kern-pool)
+must(${PKG_CONFIG} --cflags --libs kern-pool)
 separate_arguments(flags UNIX_COMMAND "${out}")
 must(${CC} -std=c99 -pedantic -Wall -Wextra -Werror ${examples}/conversation.c -o ${WORK}/conversation
   ${flags})

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <optional>
+#include <span>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -21,17 +22,22 @@ class Told {
  public:
   explicit Told(const Geometry& geometry) : pool(geometry), mirror(geometry) {}
 
+  void tell(const GrantRecord& grant) {
+    CHECK(mirror.granted(grant).empty());
+    log_granted(log, grant);
+  }
   void tell(Lease lease) {
-    CHECK(mirror.granted(record(++ids, lease, pool.geometry())).empty());
+    tell(record(++ids, lease, pool.geometry()));
     handles.emplace(ids, std::move(lease));
   }
   void tell(Checkpoint checkpoint, const Copies& copies) {
-    CHECK(mirror.granted(record(++ids, checkpoint, copies)).empty());
+    tell(record(++ids, checkpoint, copies));
     handles.emplace(ids, std::move(checkpoint));
   }
   void drop(uint64_t id) {
     handles.erase(id);
     CHECK(mirror.returned(id).empty());
+    log_returned(log, id);
   }
   // One operation out of two numbers; most are denied or have nothing to work on.
   void step(uint32_t which, uint32_t number) {
@@ -82,6 +88,7 @@ class Told {
   Pool pool;
   Mirror mirror;
   std::map<uint64_t, std::variant<Lease, Checkpoint>> handles;
+  std::vector<uint8_t> log;
   uint64_t ids = 0;
 };
 
@@ -113,6 +120,69 @@ TEST_CASE("a mirror agrees with the pool it mirrors over random operations",
     }
     CHECK(told.ids > 200);
   }
+}
+
+TEST_CASE("a mirror that replays the log of another process holds what that one holds",
+          "[pool][mirror][prop]") {
+  for (const Geometry& geometry : {kSmall, kStateless}) {
+    Told told(geometry);
+    Mirror replayed(geometry);
+    uint64_t state = 999;
+    size_t at = 0;
+    for (int i = 0; i < 1000; ++i) {
+      state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+      told.step(static_cast<uint32_t>(state >> 33) % 5, static_cast<uint32_t>(state >> 40));
+      // What has come so far, cut anywhere: the rest of an event is waited for.
+      const size_t come = at + (told.log.size() - at) * ((state >> 20) % 5) / 4;
+      const Replayed done = replayed.replay(std::span(told.log).subspan(at, come - at));
+      REQUIRE(done.why.empty());
+      at += done.bytes;
+    }
+    REQUIRE(replayed.replay(std::span(told.log).subspan(at)).bytes == told.log.size() - at);
+    CHECK(replayed.held() == told.mirror.held());
+    for (const auto& [id, handle] : told.handles)
+      CHECK(*replayed.find(id) == *told.mirror.find(id));
+  }
+}
+
+TEST_CASE("a log that says what cannot be is refused with the byte where it does",
+          "[pool][mirror]") {
+  std::vector<uint8_t> log;
+  log_granted(log, {1, {1, 2}, 0, 1, false});
+  const size_t first = log.size();
+  log_granted(log, {2, {2}, 0, 2, false});
+  Mirror mirror(kSmall);
+  const Replayed done = mirror.replay(log);
+  CHECK(done.bytes == first);
+  CHECK(done.why == "log at byte 30: grant 2, page 0: expected a free one, got 2");
+  CHECK(mirror.held() == Amount{2, 1});
+  const auto refused = [](std::vector<uint8_t> bytes) { return Mirror(kSmall).replay(bytes).why; };
+  CHECK(refused({7}) == "log at byte 0: event: expected 1 or 2, got 7");
+  log.resize(first);
+  log[9] = 9;
+  CHECK(refused(log) == "log at byte 0: pages: expected at most 8, got 9");
+  log[9] = 2;
+  log[21] = 2;
+  CHECK(refused(log) == "log at byte 0: slot shared: expected 0 or 1, got 2");
+  log.clear();
+  log_returned(log, 5);
+  CHECK(refused(log) == "log at byte 0: return 5: expected a handle that was granted, got none");
+}
+
+TEST_CASE("any change to a log's bytes is refused or tells of another grant, and nothing worse",
+          "[pool][mirror][prop]") {
+  std::vector<uint8_t> log;
+  for (uint32_t i = 1; i <= 3; ++i) log_granted(log, {i, {2 * i, 2 * i + 1}, 0, i, false});
+  log_returned(log, 2);
+  for (size_t at = 0; at < log.size(); ++at)
+    for (int bit = 0; bit < 8; ++bit) {
+      std::vector<uint8_t> changed = log;
+      changed[at] ^= static_cast<uint8_t>(1 << bit);
+      Mirror mirror(kSmall);
+      const Replayed done = mirror.replay(changed);
+      CHECK(done.bytes <= log.size());
+      CHECK(mirror.held().pages <= 9);
+    }
 }
 
 TEST_CASE("a record that contradicts those before is refused and changes nothing",

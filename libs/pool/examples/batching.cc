@@ -3,7 +3,9 @@
 // Requests wait in a queue. Each step admits as many as memory allows, then gives every running
 // one some work: a chunk of its prompt, or its next token. A finished sequence becomes a checkpoint
 // in the prefix tree, so that a later prompt that begins alike starts behind it. When memory is
-// short, the checkpoints worth least go to host memory, and from there for good.
+// short, the checkpoints worth least go to host memory, and from there for good: on the device
+// those that are recomputed with least work for the bytes they free, in host memory the least
+// recently hit.
 //
 // The model is a toy that reads its memory as a real one does: the next token is a hash of every
 // page of the sequence and of its recurrent state. So a wrong plan gives wrong tokens, and `main`
@@ -65,15 +67,17 @@ class Device {
   void clear(SlotId slot) { slots_[slot.value()] = 0; }
 
   void write(const Lease& lease, uint32_t position, int32_t token) {
-    pages_[lease.view().pages()[position / kPageTokens].value()][position % kPageTokens] = token;
-    uint64_t& state = slots_[lease.view().slot().value()];
+    const LeaseView view = lease.view();  // of this moment; another is taken for the next step
+    pages_[view.pages()[position / kPageTokens].value()][position % kPageTokens] = token;
+    uint64_t& state = slots_[view.slot().value()];
     state = (state ^ static_cast<uint64_t>(token)) * 0x9E3779B97F4A7C15ULL;
   }
 
   int32_t next(const Lease& lease, uint32_t len) const {
-    uint64_t hash = slots_[lease.view().slot().value()];
+    const LeaseView view = lease.view();
+    uint64_t hash = slots_[view.slot().value()];
     for (uint32_t i = 0; i < len; ++i) {
-      const auto& page = pages_[lease.view().pages()[i / kPageTokens].value()];
+      const auto& page = pages_[view.pages()[i / kPageTokens].value()];
       hash = (hash + static_cast<uint64_t>(page[i % kPageTokens])) * 0x100000001B3ULL;
     }
     return static_cast<int32_t>(hash >> 48);
@@ -204,7 +208,12 @@ class Scheduler {
   const bool share_;
   Device device_;
   Pool pool_{kGeometry};
-  PrefixTree tree_{pool_};
+  // Attention makes a later position dearer than an early one.
+  PrefixTree tree_{pool_, recompute_cost_per_byte({.per_token = 8,
+                                                   .per_token_pair = 1,
+                                                   .page_bytes = double(kGeometry.page_bytes),
+                                                   .slot_bytes = double(kGeometry.slot_bytes),
+                                                   .page_tokens = kPageTokens})};
   std::deque<Request> waiting_;
   std::vector<Running> running_;
   uint32_t computed_ = 0, reused_ = 0, woken_ = 0;

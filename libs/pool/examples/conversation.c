@@ -1,5 +1,6 @@
 /* A scheduler in C: one sequence at a time, many conversations, each turn restored from the one
- * before. What no longer fits on the device goes to host memory and comes back when its user does.
+ * before. What no longer fits on the device goes to host memory and comes back when its user does;
+ * what goes first is what is recomputed with least work for the bytes it frees.
  *
  * The memory is two arrays and a block of host bytes; the toy model adds up what it reads there, so
  * that a plan executed wrongly is seen in the sums. */
@@ -102,13 +103,14 @@ static int64_t run(kern_pool* pool, kern_pool_tree* tree, const int32_t* tokens,
   } while (status == KERN_POOL_BUSY && evict_one(tree));
   must(status, "lease");
   execute_copies(&copies);
-  const uint32_t slot = kern_pool_lease_slot(lease);
+  kern_pool_view view; /* of this moment: it is read before the pool is asked again */
+  uint32_t table[ROW];
+  kern_pool_checkpoint_give_back(prefix);
+  must(kern_pool_view_lease(lease, &view), "view");
+  must(kern_pool_view_pages(&view, table, ROW), "view's pages");
+  const uint32_t slot = view.slot;
   if (prefix == NULL) slots[slot] = 0;
   restored += prefix != NULL;
-  kern_pool_checkpoint_give_back(prefix);
-
-  uint32_t table[ROW];
-  kern_pool_lease_pages(lease, table, ROW);
   for (; at < count; ++at) {
     pages[table[at / PAGE_TOKENS]][at % PAGE_TOKENS] = tokens[at];
     slots[slot] += tokens[at];
@@ -133,7 +135,8 @@ int main(void) {
     fprintf(stderr, "%s\n", why);
     return 1;
   }
-  must(kern_pool_tree_create(pool, &tree), "tree");
+  const kern_pool_entry_cost cost = {8, 1, sizeof pages[0], sizeof slots[0]};
+  must(kern_pool_tree_create_by_cost(pool, &cost, NULL, &tree), "tree");
   int wrong = 0;
   for (uint32_t turn = 1; turn <= TURNS; ++turn)
     for (int32_t user = 1; user <= USERS; ++user) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,17 @@ GrantRecord record(uint64_t id, const Checkpoint& checkpoint, const Copies& copi
 /// The record of a checkpoint that `wake` has just made.
 GrantRecord record(uint64_t id, const Woken& woken);
 
+/// Writes what happened behind a log that `Mirror::replay` reads: bytes, in the order of the
+/// events, little-endian whatever the machine, to be kept in a file or sent as they are.
+void log_granted(std::vector<uint8_t>& log, const GrantRecord& record);
+void log_returned(std::vector<uint8_t>& log, uint64_t id);
+
+/// How far a log was taken in.
+struct Replayed {
+  size_t bytes = 0;  ///< of whole events taken in; go on from there when more has come
+  std::string why;   ///< why the next event cannot be so, and at which byte; empty: none is refused
+};
+
 /// Where a position's bytes belong.
 struct Spot {
   uint32_t page = 0;
@@ -55,6 +67,10 @@ class Mirror {
   /// The same for a handle that went.
   std::string returned(uint64_t id);
 
+  /// Takes in a log's events one by one up to the first that cannot be so; one that is not all
+  /// there yet is left for later.
+  Replayed replay(std::span<const uint8_t> log);
+
   /// Null when there is no such handle; valid until it is returned.
   const GrantRecord* find(uint64_t id) const;
   /// None when there is no such handle or it does not reach the position.
@@ -63,6 +79,11 @@ class Mirror {
   Amount held() const { return held_; }
 
  private:
+  struct Step {
+    size_t bytes = 0;
+    std::string why;
+  };
+  Step step(std::span<const uint8_t> log);
   std::string contradiction(const GrantRecord& record) const;
 
   const Geometry geometry_;
