@@ -41,10 +41,14 @@ m::BindSegment cols_by_rank(std::string tensor, int64_t count, int64_t ranks) {
   return segment;
 }
 
-m::BindSegment tensor_by_rank(std::vector<std::string> tensors) {
-  m::BindSegment segment;
-  if (tensors.size() > 1) segment.group = kGroup;
-  segment.tensors = std::move(tensors);
+m::BindSegment series_by_rank(std::string tensor, int64_t own, int64_t ranks, bool spelled_out) {
+  m::BindSegment segment = whole(std::move(tensor));
+  m::Series series;
+  if (ranks > 1) series.group = kGroup;
+  for (int64_t r = 0; r < ranks; ++r) series.firsts.push_back(r * own);
+  series.count = own;
+  series.spelled_out = spelled_out;
+  segment.series = std::move(series);
   return segment;
 }
 

@@ -2,7 +2,6 @@
 /// Which part of a checkpoint tensor a rank's weight buffer takes.
 
 #include <string>
-#include <vector>
 
 #include "gen/builder.h"
 
@@ -17,7 +16,7 @@ m::BindSegment rows(std::string tensor, int64_t first, int64_t last);
 /// Rank r of `ranks` its equal part of `count` rows, or of columns.
 m::BindSegment rows_by_rank(std::string tensor, int64_t count, int64_t ranks);
 m::BindSegment cols_by_rank(std::string tensor, int64_t count, int64_t ranks);
-/// Rank r the r-th tensor, whole.
-m::BindSegment tensor_by_rank(std::vector<std::string> tensors);
+/// Rank r its `own` tensors of a series, whole: those numbered from r * own on.
+m::BindSegment series_by_rank(std::string tensor, int64_t own, int64_t ranks, bool spelled_out);
 
 }  // namespace k3

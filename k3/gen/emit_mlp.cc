@@ -45,22 +45,15 @@ void Emitter::moe_weights(int64_t l) {
   b_.weight(at(l, "latent_up"), Dtype::bf16, {c_.hidden, latent},
             {whole(t("routed_expert_up_proj.weight"))});
   // Rank r owns experts r * own … r * own + own - 1, stacked in that order.
-  const auto stacked = [&](const char* matrix, const char* part) {
-    std::vector<m::BindSegment> segments;
-    for (int64_t j = 0; j < own; ++j) {
-      std::vector<std::string> tensors;
-      for (int64_t r = 0; r < l_.ranks; ++r)
-        tensors.push_back(expert_tensor(l, r * own + j, matrix, part));
-      segments.push_back(tensor_by_rank(std::move(tensors)));
-    }
-    return segments;
+  const auto stacked = [&](const std::string& matrix, const char* part) {
+    return std::vector<m::BindSegment>{
+        series_by_rank(expert_tensor(l, m::kNumber, matrix, part), own, l_.ranks, l_.spelled_out)};
   };
   for (const std::string matrix : {"w1", "w3", "w2"}) {
     const int64_t rows = matrix == "w2" ? latent : inter, width = matrix == "w2" ? inter : latent;
-    b_.weight(at(l, matrix), Dtype::u8, {own, rows, width / 2},
-              stacked(matrix.c_str(), "weight_packed"));
+    b_.weight(at(l, matrix), Dtype::u8, {own, rows, width / 2}, stacked(matrix, "weight_packed"));
     b_.weight(at(l, matrix + "_scale"), Dtype::fp8e8m0, {own, rows, width / 32},
-              stacked(matrix.c_str(), "weight_scale"));
+              stacked(matrix, "weight_scale"));
   }
 }
 

@@ -48,7 +48,6 @@ m::Manifest base(const Config& config, const Options& options, const Target& tar
   manifest.device = target.device();
   manifest.uses = target.extensions();
   manifest.uses.insert(manifest.uses.end(), extensions.begin(), extensions.end());
-  std::sort(manifest.uses.begin(), manifest.uses.end());
   manifest.meta = m::Meta{"k3-gen", kVersion, config.sha256, layout, "tiktoken.model"};
   return manifest;
 }
@@ -66,8 +65,18 @@ m::Program serving_program(const char* name, int64_t groups, bool one_row) {
   return program;
 }
 
-/// The modules that some launch names, in the order of the families.
-Result<m::Manifest> with_modules(m::Manifest manifest, const std::vector<m::Module>& modules) {
+bool has_series(const m::Manifest& manifest) {
+  for (const m::Buffer& buffer : manifest.buffers)
+    for (const m::BindSegment& segment : buffer.bind)
+      if (segment.series && !segment.series->spelled_out) return true;
+  return false;
+}
+
+/// With the modules that some launch names, in the order of the families, and with every extension
+/// that is needed listed.
+Result<m::Manifest> completed(m::Manifest manifest, const std::vector<m::Module>& modules) {
+  if (has_series(manifest)) manifest.uses.emplace_back("series");
+  std::sort(manifest.uses.begin(), manifest.uses.end());
   std::set<std::string> used;
   for (const m::Op& op : manifest.ops)
     for (const m::Launch& launch : op.launches)
@@ -119,6 +128,7 @@ Result<std::vector<m::Module>> pinned_modules(const std::filesystem::path& dir) 
 Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   KERN_TRY(bounds, bounds_of(config, options.limits));
   Layout layout;
+  layout.spelled_out = options.spelled_out;
   layout.rows_max = std::max(bounds.chunk, bounds.seqs);
   layout.seqs_max = std::max(bounds.pack, bounds.seqs);
   layout.ctx_max = bounds.ctx;
@@ -134,12 +144,13 @@ Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   emitter.program(prompt_rows(snapshot));
   builder.program(serving_program("decode", bounds.seqs, true));
   emitter.program(Emitter::Rows::one);
-  return with_modules(builder.take(), options.modules);
+  return completed(builder.take(), options.modules);
 }
 
 Result<m::Manifest> prefill(const Config& config, const Options& options) {
   KERN_TRY(bounds, bounds_of(config, options.limits));
   Layout layout;
+  layout.spelled_out = options.spelled_out;
   layout.rows_max = bounds.chunk;
   layout.seqs_max = bounds.pack;
   layout.ctx_max = bounds.ctx;
@@ -152,13 +163,14 @@ Result<m::Manifest> prefill(const Config& config, const Options& options) {
   emitter.declare(snapshot);
   builder.program(serving_program("prefill", bounds.pack, false));
   emitter.program(prompt_rows(snapshot));
-  return with_modules(builder.take(), options.modules);
+  return completed(builder.take(), options.modules);
 }
 
 Result<m::Manifest> decode(const Config& config, const Options& options, int64_t ranks) {
   KERN_TRY_VOID(check_ranks(config, ranks));
   KERN_TRY(bounds, bounds_of(config, options.limits));
   Layout layout;
+  layout.spelled_out = options.spelled_out;
   layout.ranks = ranks;
   layout.rows_max = bounds.seqs;
   layout.seqs_max = bounds.seqs;
@@ -171,7 +183,7 @@ Result<m::Manifest> decode(const Config& config, const Options& options, int64_t
   emitter.declare(false);
   builder.program(serving_program("decode", bounds.seqs, true));
   emitter.program(Emitter::Rows::one);
-  return with_modules(builder.take(), options.modules);
+  return completed(builder.take(), options.modules);
 }
 
 }  // namespace k3

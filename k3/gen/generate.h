@@ -23,7 +23,8 @@ struct Limits {
 };
 
 struct Options {
-  std::string model;  ///< the manifest's label
+  std::string model;         ///< the manifest's label
+  bool spelled_out = false;  ///< experts bind by a segment each, without extension `series`
   Limits limits;
   std::vector<kern::manifest::Module> modules;  ///< those not used are left out
 };

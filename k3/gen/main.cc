@@ -20,13 +20,15 @@ constexpr const char* kUsage =
     "       k3-gen prefill  --config FILE (--stages N | --cut-at LAYER,...) -o DIR\n"
     "       k3-gen prefill  --config FILE -o WHOLE.json\n"
     "       k3-gen decode   --config FILE --ranks R -o D.json\n"
-    "each takes [--device host] [--modules DIR] [--model LABEL]\n"
+    "each takes [--device host] [--modules DIR] [--model LABEL] [--binds series|plain]\n"
     "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N]\n"
     "layers are counted from 0; a stage starts before each layer of --cut-at\n"
     "  --modules   folder of the kernels to pin (default: this build's own)\n"
     "  --model     the manifest's label (default: the config's name, or its folder's)\n"
     "  --max-seqs  sequences of a decode step    --max-ctx  positions of one sequence\n"
-    "  --chunk     rows of a prefill call        --pack     sequences of a prefill call\n";
+    "  --chunk     rows of a prefill call        --pack     sequences of a prefill call\n"
+    "  --binds     experts as series (the default), or plain: a segment each, as version 7 has "
+    "it\n";
 
 using Flags = std::map<std::string, std::string>;
 
@@ -48,7 +50,7 @@ Result<void> check_command(const std::string& command, const Flags& flags) {
 Result<Flags> parse_flags(int argc, char** argv) {
   static constexpr const char* kKnown[] = {
       "--config",  "--device", "-o",     "--out",    "--modules", "--model", "--max-seqs",
-      "--max-ctx", "--chunk",  "--pack", "--stages", "--cut-at",  "--ranks"};
+      "--max-ctx", "--chunk",  "--pack", "--stages", "--cut-at",  "--ranks", "--binds"};
   Flags flags;
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
@@ -100,6 +102,10 @@ Result<k3::Options> options_of(const Flags& flags) {
   k3::Options options;
   const auto given = [&](const char* name) { return flags.count(name) != 0; };
   options.model = given("--model") ? flags.at("--model") : label_of(flags.at("--config"));
+  const std::string binds = given("--binds") ? flags.at("--binds") : "series";
+  if (binds != "series" && binds != "plain")
+    return fail(Kind::caller, "`--binds`: expected series or plain, got {}", binds);
+  options.spelled_out = binds == "plain";
   const std::filesystem::path modules =
       given("--modules")
           ? std::filesystem::path(flags.at("--modules"))

@@ -18,9 +18,11 @@ inline std::string layer_tensor(int64_t layer, std::string_view name) {
   return fmt::format("{}model.layers.{}.{}", kRoot, layer, name);
 }
 
-/// `part` is weight_packed or weight_scale, `matrix` w1 (gate), w2 (down) or w3 (up).
-inline std::string expert_tensor(int64_t layer, int64_t expert, std::string_view matrix,
-                                 std::string_view part) {
+/// `expert` is a number or what stands for one, `part` weight_packed or weight_scale, `matrix` w1
+/// (gate), w2 (down) or w3 (up).
+template <class Expert>
+std::string expert_tensor(int64_t layer, const Expert& expert, std::string_view matrix,
+                          std::string_view part) {
   return fmt::format("{}model.layers.{}.block_sparse_moe.experts.{}.{}.{}", kRoot, layer, expert,
                      matrix, part);
 }

@@ -19,6 +19,7 @@ struct Layout {
   int64_t seqs_max = 0;  ///< bound of `seqs`
   int64_t ctx_max = 0;   ///< positions of one sequence
   bool logits_output = false;
+  bool spelled_out = false;  ///< experts bind without extension `series`
 };
 
 /// The ops that kernels implement. Each one's parameters stand where the emitter declares it.

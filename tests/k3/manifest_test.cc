@@ -145,6 +145,33 @@ TEST_CASE("a manifest is the same bytes every time", "[k3][manifest]") {
   CHECK(m::print(*back) == m::print(*once));
 }
 
+TEST_CASE("experts spelled out bind what their series bind, and print as version 7",
+          "[k3][manifest]") {
+  for (const std::string name : {"k3-nano", "k3", "odd"}) {
+    const k3::Config config = name == "odd" ? odd_config() : config_of(name);
+    k3::Options series = options(name), plain = options(name);
+    plain.spelled_out = true;
+    for (const int64_t ranks : {1, 2}) {
+      INFO(name << ", " << ranks << " ranks");
+      auto one = k3::decode(config, series, ranks);
+      const auto other = k3::decode(config, plain, ranks);
+      REQUIRE(one.has_value());
+      REQUIRE(other.has_value());
+      CHECK(one->uses_extension("series"));
+      CHECK_FALSE(other->uses_extension("series"));
+      const auto read = m::load(m::print(*other));
+      REQUIRE(read.has_value());
+      CHECK(bind_problems(*read, config) == "");
+      for (m::Buffer& buffer : one->buffers)
+        for (m::BindSegment& segment : buffer.bind)
+          if (segment.series) segment.series->spelled_out = true;
+      std::erase(one->uses, "series");
+      CHECK(m::print(*one) == m::print(*other));
+      CHECK(m::print(**read) == m::print(*other));
+    }
+  }
+}
+
 TEST_CASE("a group that does not divide the model is refused", "[k3][manifest]") {
   const k3::Config config = config_of("k3-nano");
   const auto refusal = [&](int64_t ranks) {

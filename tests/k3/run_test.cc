@@ -102,6 +102,18 @@ TEST_CASE("a sequence goes on from a snapshot to the same bytes", "[k3][run]") {
   CHECK(machine.logits() == want);
 }
 
+TEST_CASE("experts bound one by one and as series give the same bytes", "[k3][run]") {
+  const k3::Config config = config_of("k3-nano");
+  const Tokens tokens = prompt(12, 90, config.vocab);
+  k3::Options plain = options("k3-nano");
+  plain.spelled_out = true;
+  Machine series = one_rank("k3-nano");
+  Machine spelled_out(verified(k3::one_rank(config, plain)), checkpoint_of("k3-nano"));
+  for (Machine* machine : {&series, &spelled_out}) machine->run("prefill", {{tokens}});
+  CHECK(series.logits() == spelled_out.logits());
+  CHECK(series.state("kda.4") == spelled_out.state("kda.4"));
+}
+
 TEST_CASE("stages in a row give the bytes of the uncut program", "[k3][run]") {
   const k3::Config config = config_of("k3-nano");
   const Tokens tokens = prompt(10, 130, config.vocab);

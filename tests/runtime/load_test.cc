@@ -223,6 +223,40 @@ TEST_CASE("a rank binds its own entry of every table", "[runtime][bind]") {
   CHECK(refusal(rows, with, &weights) == "group `tp` has 2 ranks, its peers are 3");
 }
 
+TEST_CASE("a series binds what its tensors bind one by one", "[runtime][bind]") {
+  const TempDir dir;
+  std::vector<NamedTensor> tensors;
+  for (int i = 0; i < 12; ++i)
+    tensors.push_back(tensor("e." + std::to_string(i) + ".w", "F32", {2, 2},
+                             counting(4, static_cast<float>(10 * i))));
+  const auto weights = checkpoint(dir, tensors);
+  const auto with_series = [](std::string json) {
+    return json.replace(json.find("[\"host\"]"), 8, "[\"host\", \"series\"]");
+  };
+  const std::string one_by_one = weight_manifest(
+      "f32", 6, 2, R"([{"tensor": "e.9.w"}, {"tensor": "e.10.w"}, {"tensor": "e.11.w"}])");
+  const std::string series = with_series(weight_manifest(
+      "f32", 6, 2, R"([{"tensor": "e.{}.w", "series": {"first": 9, "count": 3}}])"));
+  const std::vector<float> want = {90, 91, 92, 93, 100, 101, 102, 103, 110, 111, 112, 113};
+  CHECK(bound(one_by_one, weights, 12) == want);
+  CHECK(bound(series, weights, 12) == want);
+  const std::string by_rank = with_series(weight_manifest("f32", 2, 2, R"([{"tensor": "e.{}.w",
+      "rows": [1, 2], "series": {"first": {"group": "tp", "firsts": [1, 8]}, "count": 2}}])",
+                                                          "tp"));
+  for (const int rank : {0, 1}) {
+    SilentPeers peers(rank, 2);
+    runtime::Options with = options();
+    with.peers["tp"] = &peers;
+    const float first = rank == 0 ? 10 : 80;
+    CHECK(bound(by_rank, weights, 4, with) ==
+          std::vector<float>{first + 2, first + 3, first + 12, first + 13});
+  }
+  CHECK(refusal(with_series(weight_manifest(
+                    "f32", 6, 2, R"([{"tensor": "e.{}.w", "series": {"first": 10, "count": 3}}])")),
+                options(), &weights) ==
+        "weight `w`: checkpoint `" + dir.path().string() + "` has no tensor `e.12.w`");
+}
+
 TEST_CASE("a whole tensor may be used where it is mapped", "[runtime][bind]") {
   const TempDir dir;
   const auto weights = checkpoint(dir, {tensor("a", "F32", {4, 4}, counting(16, 0))});

@@ -57,7 +57,7 @@ class Checker {
 
  private:
   template <class... Args>
-  void problem(const Buffer& buffer, size_t segment, fmt::format_string<Args...> format,
+  void problem(const Buffer& buffer, int64_t segment, fmt::format_string<Args...> format,
                Args&&... args) {
     diagnostics_.push_back({fmt::format("{}/bind/{}", pointer_to("buffers", buffer.name), segment),
                             fmt::format(format, std::forward<Args>(args)...)});
@@ -78,6 +78,7 @@ class Checker {
       ranks = std::max(ranks, segment.tensors.size());
       if (segment.rows) ranks = std::max(ranks, segment.rows->ranges.size());
       if (segment.cols) ranks = std::max(ranks, segment.cols->ranges.size());
+      if (segment.series) ranks = std::max(ranks, segment.series->firsts.size());
     }
     return static_cast<int64_t>(ranks);
   }
@@ -89,9 +90,11 @@ class Checker {
     const int64_t ranks = ranks_of(buffer);
     for (int64_t rank = 0; rank < ranks && diagnostics_.size() == before; ++rank) {
       std::optional<int64_t> total = 0;
-      for (size_t i = 0; i < buffer.bind.size(); ++i) {
-        const auto elements = segment(buffer, i, rank);
+      int64_t written = 0;
+      for (const BindSegment& segment : buffer.bind) {
+        const auto elements = series({buffer, segment, written, rank});
         total = total && elements ? checked_add(*total, *elements) : std::nullopt;
+        written += segment.written();
       }
       if (total && *total != *wanted)
         diagnostics_.push_back(
@@ -101,18 +104,46 @@ class Checker {
     }
   }
 
-  /// Elements the segment gives on a rank; nothing when it was refused.
-  std::optional<int64_t> segment(const Buffer& buffer, size_t i, int64_t rank) {
-    const BindSegment& segment = buffer.bind[i];
-    const std::string& name = at_rank(segment.group, segment.tensors, rank);
+  struct Here {
+    const Buffer& buffer;
+    const BindSegment& segment;
+    int64_t written;  ///< which segment of the buffer it is, as written
+    int64_t rank;
+  };
+
+  /// Elements all tensors of a segment give; nothing when one was refused. One that is not there
+  /// ends its series, so that a long one costs no more than there are tensors.
+  std::optional<int64_t> series(const Here& here) {
+    std::optional<int64_t> total = 0;
+    bool goes_on = true;
+    for (int64_t index = 0; goes_on && index < here.segment.count(); ++index) {
+      const auto elements = tensor(here, index, goes_on);
+      total = total && elements ? checked_add(*total, *elements) : std::nullopt;
+    }
+    return total;
+  }
+
+  /// The name at this rank, the `index`-th of its series.
+  static std::string name_at(const Here& here, std::string_view name, int64_t index) {
+    const auto& series = here.segment.series;
+    const size_t numbers = series ? series->firsts.size() : 1;
+    return name_in(here.segment, name, static_cast<size_t>(here.rank) % numbers, index);
+  }
+
+  std::optional<int64_t> tensor(const Here& here, int64_t index, bool& goes_on) {
+    const auto& [buffer, segment, written, rank] = here;
+    const int64_t i = written + (segment.written() > 1 ? index : 0);
+    const std::string name = name_at(here, at_rank(segment.group, segment.tensors, rank), index);
     const TensorInfo* tensor = tensor_named(buffer, i, name);
+    goes_on = tensor != nullptr || segment.written() > 1;
     if (tensor == nullptr) return std::nullopt;
     const auto extent = extent_of(*tensor);
     if (!extent) {
       problem(buffer, i, "tensor `{}` has more elements than 64 bits count", name);
       return std::nullopt;
     }
-    if (segment.interleave) return interleaved(buffer, i, *tensor, *extent);
+    if (segment.interleave)
+      return interleaved(here, i, *tensor, *extent, name_at(here, segment.interleave->with, index));
     const Range rows = segment.rows ? at_rank(segment.rows->group, segment.rows->ranges, rank)
                                     : Range{0, extent->rows};
     const Range cols = segment.cols ? at_rank(segment.cols->group, segment.cols->ranges, rank)
@@ -125,10 +156,11 @@ class Checker {
     return checked_mul(rows.last - rows.first, cols.last - cols.first);
   }
 
-  std::optional<int64_t> interleaved(const Buffer& buffer, size_t i, const TensorInfo& tensor,
-                                     const Extent& extent) {
-    const Interleave& with = *buffer.bind[i].interleave;
-    const TensorInfo* other = tensor_named(buffer, i, with.with);
+  std::optional<int64_t> interleaved(const Here& here, int64_t i, const TensorInfo& tensor,
+                                     const Extent& extent, const std::string& with) {
+    const Buffer& buffer = here.buffer;
+    const int64_t rows = here.segment.interleave->rows;
+    const TensorInfo* other = tensor_named(buffer, i, with);
     if (other == nullptr) return std::nullopt;
     if (other->dtype != tensor.dtype || !std::equal(other->shape.begin(), other->shape.end(),
                                                     tensor.shape.begin(), tensor.shape.end())) {
@@ -136,16 +168,16 @@ class Checker {
               other->name);
       return std::nullopt;
     }
-    if (extent.rows % with.rows != 0) {
-      problem(buffer, i, "blocks of {} rows do not divide the {} rows of `{}`", with.rows,
-              extent.rows, tensor.name);
+    if (extent.rows % rows != 0) {
+      problem(buffer, i, "blocks of {} rows do not divide the {} rows of `{}`", rows, extent.rows,
+              tensor.name);
       return std::nullopt;
     }
     const auto elements = checked_mul(extent.rows, extent.cols);
     return elements ? checked_mul<int64_t>(*elements, 2) : std::nullopt;
   }
 
-  const TensorInfo* tensor_named(const Buffer& buffer, size_t i, std::string_view name) {
+  const TensorInfo* tensor_named(const Buffer& buffer, int64_t i, std::string_view name) {
     const TensorInfo* tensor = find(name);
     if (tensor == nullptr) {
       problem(buffer, i, "the checkpoint has no tensor `{}`", name);
@@ -170,8 +202,12 @@ class Checker {
 
 }  // namespace
 
-std::string_view tensor_at(const BindSegment& segment, std::span<const Place> places) {
-  return segment.tensors[place_in(segment.group, places, segment.tensors.size())];
+std::string tensor_at(const BindSegment& segment, std::span<const Place> places, int64_t index) {
+  const std::string& name =
+      segment.tensors[place_in(segment.group, places, segment.tensors.size())];
+  if (!segment.series) return name;
+  const Series& series = *segment.series;
+  return name_in(segment, name, place_in(series.group, places, series.firsts.size()), index);
 }
 
 Rectangle part_at(const BindSegment& segment, std::span<const Place> places, int64_t rows,

@@ -148,16 +148,17 @@ class JsonText {
     });
   }
 
-  bool is_written(size_t at, JsonTokens tokens) {
-    if (at + tokens.size() > count_) return false;
-    size_t here = at;
-    for (const std::string& token : tokens) {
-      const size_t start = starts_[here++];
-      if (token[0] != text_[start] || token.size() > text_.size() - start) return false;
-      if (std::memcmp(text_.data() + start, token.data(), token.size()) != 0) return false;
-    }
+  Spelling spelling(size_t at) const {
+    if (walked_ != at || walked_end_ == 0 || error_ != simdjson::SUCCESS) return {};
+    return {text_.substr(starts_[at], starts_[walked_end_ - 1] + 1 - starts_[at]),
+            walked_end_ - at};
+  }
+
+  /// The same bytes from the start of a token on are the same tokens.
+  bool is_spelled(size_t at, const Spelling& spelling) {
+    if (text_.compare(starts_[at], spelling.text.size(), spelling.text) != 0) return false;
     walked_ = at;
-    walked_end_ = here;
+    walked_end_ = at + spelling.tokens;
     return true;
   }
 
@@ -305,8 +306,13 @@ void Json::each_element(FunctionRef<void(size_t, Json)> visit) const {
   text_->elements(at_, visit);
 }
 
-bool Json::is_written(JsonTokens tokens) const {
-  return text_->is_written(at_, tokens);
+Spelling Json::spelling() const {
+  return text_->spelling(at_);
+}
+
+bool Json::is_spelled(const Spelling& spelling) const {
+  KERN_ASSERT(spelling.tokens > 0);
+  return text_->is_spelled(at_, spelling);
 }
 
 JsonDocument::JsonDocument(std::unique_ptr<JsonText> text) : text_(std::move(text)) {}

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
@@ -20,8 +19,11 @@ namespace kern::manifest {
 
 class JsonText;
 
-/// A run of tokens: a bracket, comma or colon each, or a string with its quotes, as it is written.
-using JsonTokens = std::span<const std::string>;
+/// A list or object as it is written, and of how many brackets, commas, colons and scalars.
+struct Spelling {
+  std::string_view text;
+  size_t tokens = 0;
+};
 
 class Json {
  public:
@@ -41,9 +43,10 @@ class Json {
   /// Goes on while `visit` says so.
   void each_member_while(FunctionRef<bool(std::string_view, Json)> visit) const;
   void each_element(FunctionRef<void(size_t, Json)> visit) const;
-  /// Whether the value is written as exactly these tokens, whatever space lies between. They make
-  /// one whole value, no string among them with an escape.
-  bool is_written(JsonTokens tokens) const;
+  /// Of a list or object that was just walked.
+  Spelling spelling() const;
+  /// Whether the value has the same bytes as one that was walked, and so needs no walk of its own.
+  bool is_spelled(const Spelling& spelling) const;
 
  private:
   friend class JsonText;

@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "reader.h"
+#include "series.h"
 
 namespace kern::manifest {
 namespace {
@@ -138,6 +139,25 @@ void read_interleave(Reader& r, Json json, const At& at, Interleave& out) {
             {"rows", Need::required, "of a block", r.into(out.rows)}});
 }
 
+void read_firsts(Reader& r, Json json, const At& at, Series& out) {
+  r.either(
+      json, at,
+      [&](Json v, const At& a) {
+        r.object(v, a, "firsts",
+                 {{"group", Need::required, kTableGroup,
+                   [&](Json group, const At& here) { r.name(group, here, out.group); }},
+                  {"firsts", Need::required, "one a rank", r.into(out.firsts)}});
+      },
+      [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.firsts.emplace_back(0)); });
+}
+
+void read_series(Reader& r, Json json, const At& at, Series& out) {
+  r.object(json, at, "series",
+           {{"first", Need::required, "the number in the first tensor's name, or one a rank",
+             [&](Json v, const At& a) { read_firsts(r, v, a, out); }},
+            {"count", Need::required, "of tensors", r.into(out.count)}});
+}
+
 void read_segment(Reader& r, Json json, const At& at, BindSegment& out) {
   r.object(json, at, "segment",
            {{"tensor", Need::required, "of the checkpoint, or one a rank",
@@ -147,7 +167,19 @@ void read_segment(Reader& r, Json json, const At& at, BindSegment& out) {
             {"cols", Need::nullable, "[first, end) of all other axes together, or one a rank",
              r.into(out.cols, read_ranges)},
             {"interleave", Need::nullable, "blocks of rows of two whole tensors in turn",
-             r.into(out.interleave, read_interleave)}});
+             r.into(out.interleave, read_interleave)},
+            {"series", Need::optional,
+             "as many tensors, by the number for which `{}` stands in each name; an extension",
+             r.into(out.series, read_series), 7}});
+}
+
+void read_bind(Reader& r, Json json, const At& at, std::vector<BindSegment>& out) {
+  SeriesFinder finder(out);
+  r.list(json, at, [&](Json v, const At& a) {
+    if (!r.describing() && finder.take(v)) return;
+    read_segment(r, v, a, out.emplace_back());
+    if (!r.describing()) finder.appended(v);
+  });
 }
 
 void read_kind(Reader& r, Json json, const At& at, BufferKind& out) {
@@ -166,7 +198,7 @@ void read_buffer(Reader& r, Json json, const At& at, Buffer& out) {
        {"shape", Need::required, "integers or names of vars, outermost first", r.into(out.shape)},
        {"kind", Need::required, "who fills it, and how long it lives", r.into(out.kind, read_kind)},
        {"bind", Need::nullable, "segments of the checkpoint, end to end; weights and sources",
-        r.into(out.bind, read_segment)},
+        [&](Json v, const At& a) { read_bind(r, v, a, out.bind); }},
        {"fill", Need::nullable,
         "the role by which a server fills or reads it; `snapshot`, and from `temperature` on all "
         "but `tokens`, `count`, `error` are extensions",

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <variant>
 
@@ -132,23 +133,49 @@ void Printer::range(std::string_view key, const RangeTable& table) {
   w_.close_object();
 }
 
-void Printer::segment(const BindSegment& s) {
+void Printer::series(const Series& s) {
+  w_.key("series");
   w_.open_object();
+  w_.key("first");
   if (s.group.empty()) {
-    for (const std::string& tensor : s.tensors) text("tensor", tensor);
+    for (const int64_t first : s.firsts) w_.integer(first);
   } else {
-    w_.key("tensor");
     w_.open_object();
     text("group", s.group);
-    texts("tensors", s.tensors);
+    integers("firsts", s.firsts);
     w_.close_object();
   }
+  integer("count", s.count);
+  w_.close_object();
+}
+
+/// The segment as it is written once, or the `index`-th of a series that is spelled out.
+void Printer::segment(const BindSegment& s, int64_t index) {
+  const bool spelled_out = s.series && s.series->spelled_out;
+  const auto name = [&](const std::string& tensor, size_t place) {
+    return spelled_out ? name_in(s, tensor, place, index) : tensor;
+  };
+  w_.open_object();
+  w_.key("tensor");
+  if (s.group.empty() && !(spelled_out && !s.series->group.empty())) {
+    w_.text(name(s.tensors[0], 0));
+  } else {
+    const size_t ranks = std::max(s.tensors.size(), spelled_out ? s.series->firsts.size() : 0);
+    w_.open_object();
+    text("group", s.group.empty() ? s.series->group : s.group);
+    w_.key("tensors");
+    w_.open_array();
+    for (size_t r = 0; r < ranks; ++r) w_.text(name(s.tensors[s.group.empty() ? 0 : r], r));
+    w_.close_array();
+    w_.close_object();
+  }
+  if (s.series && !spelled_out) series(*s.series);
   if (s.rows) range("rows", *s.rows);
   if (s.cols) range("cols", *s.cols);
   if (s.interleave) {
     w_.key("interleave");
     w_.open_object();
-    text("with", s.interleave->with);
+    text("with", name(s.interleave->with, 0));
     integer("rows", s.interleave->rows);
     w_.close_object();
   }
@@ -167,7 +194,7 @@ void Printer::domain(const Domain& d) {
 }
 
 void Printer::buffer(const Buffer& b) {
-  const bool long_bind = b.bind.size() > 1;
+  const bool long_bind = b.bind.size() > 1 || (b.bind.size() == 1 && b.bind[0].written() > 1);
   w_.open_object();
   text("dtype", to_string(b.dtype));
   shape(b.shape);
@@ -181,7 +208,8 @@ void Printer::buffer(const Buffer& b) {
   if (!b.bind.empty()) {
     w_.key("bind");
     w_.open_array(long_bind ? Layout::broken : Layout::one_line);
-    for (const BindSegment& s : b.bind) segment(s);
+    for (const BindSegment& s : b.bind)
+      for (int64_t i = 0; i < s.written(); ++i) segment(s, i);
     w_.close_array();
   }
   w_.close_object();

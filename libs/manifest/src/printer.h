@@ -22,7 +22,8 @@ class Printer {
   void state(const State& s);
   void buffer(const Buffer& b);
   void domain(const Domain& d);
-  void segment(const BindSegment& s);
+  void segment(const BindSegment& s, int64_t index);
+  void series(const Series& s);
   void range(std::string_view key, const RangeTable& table);
   void op(const Op& op);
   void launch(const Launch& launch);

@@ -168,6 +168,10 @@ class Reader {
     return [=, this, &out](Json v, const At& at) { read(*this, v, at, out.emplace()); };
   }
   template <class T>
+  auto into(Rare<T>& out, Read<T> read) {
+    return [=, this, &out](Json v, const At& at) { read(*this, v, at, out.emplace()); };
+  }
+  template <class T>
   auto into(std::vector<T>& out, Read<T> read) {
     return [=, this, &out](Json v, const At& at) { list_into(v, at, out, read); };
   }

@@ -28,6 +28,9 @@ class Scope {
     diagnostics_.push_back({std::move(pointer), fmt::format(format, std::forward<Args>(args)...)});
   }
 
+  /// How many there are so far.
+  size_t problems() const { return diagnostics_.size(); }
+
   /// Null when there is none of that name.
   const Var* var(std::string_view name) const { return find(m.vars, index.vars, name); }
   const Group* group(std::string_view name) const { return find(m.groups, index.groups, name); }

@@ -1,6 +1,8 @@
 #include "kern/manifest/verify.h"
 
-#include <algorithm>
+#include <bit>
+#include <functional>
+#include <limits>
 
 #include "kern/base/assert.h"
 #include "lines.h"
@@ -34,21 +36,30 @@ Error to_error(const Diagnostics& diagnostics, std::string_view what) {
                {}};
 }
 
-void NameIndex::add(std::string_view name) {
-  entries_.push_back({name, entries_.size()});
+void NameIndex::reserve(size_t names) {
+  KERN_ASSERT(names < std::numeric_limits<uint32_t>::max() / 4);
+  names_.reserve(names);
+  slots_.resize(std::bit_ceil(2 * names + 1));
 }
 
-void NameIndex::sort() {
-  std::stable_sort(entries_.begin(), entries_.end(),
-                   [](const Entry& a, const Entry& b) { return a.name < b.name; });
+size_t NameIndex::slot_of(std::string_view name) const {
+  size_t slot = std::hash<std::string_view>()(name) & (slots_.size() - 1);
+  while (slots_[slot] != 0 && names_[slots_[slot] - 1] != name)
+    slot = (slot + 1) & (slots_.size() - 1);
+  return slot;
+}
+
+void NameIndex::add(std::string_view name) {
+  names_.push_back(name);
+  uint32_t& slot = slots_[slot_of(name)];
+  if (slot == 0) slot = static_cast<uint32_t>(names_.size());
 }
 
 std::optional<size_t> NameIndex::find(std::string_view name) const {
-  const auto at =
-      std::lower_bound(entries_.begin(), entries_.end(), name,
-                       [](const Entry& e, std::string_view wanted) { return e.name < wanted; });
-  if (at == entries_.end() || at->name != name) return std::nullopt;
-  return at->index;
+  if (slots_.empty()) return std::nullopt;
+  const uint32_t slot = slots_[slot_of(name)];
+  if (slot == 0) return std::nullopt;
+  return slot - 1;
 }
 
 Index::Index(const Manifest& m)

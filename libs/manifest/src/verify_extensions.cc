@@ -7,8 +7,8 @@
 namespace kern::manifest {
 namespace {
 
-constexpr std::array<std::string_view, 5> kExtensions = {"host", "snapshot", "sampling",
-                                                         "collectives", "meta"};
+constexpr std::array<std::string_view, 6> kExtensions = {"host",        "snapshot", "sampling",
+                                                         "collectives", "meta",     "series"};
 
 /// The first place that needs each extension; empty where nothing does.
 class Needs {
@@ -48,6 +48,16 @@ std::string_view extension_of(Fill fill) {
   }
 }
 
+void note_series(Needs& needs, const Buffer& buffer) {
+  int64_t index = 0;
+  for (const BindSegment& segment : buffer.bind) {
+    if (segment.series && !segment.series->spelled_out)
+      return needs.note(
+          "series", fmt::format("{}/bind/{}/series", pointer_to("buffers", buffer.name), index));
+    index += segment.written();
+  }
+}
+
 Needs find_needs(const Manifest& m) {
   Needs needs;
   if (m.device == Device::host) needs.note("host", "/device");
@@ -55,6 +65,7 @@ Needs find_needs(const Manifest& m) {
   for (const Buffer& buffer : m.buffers) {
     const std::string_view extension = buffer.fill ? extension_of(*buffer.fill) : "";
     if (!extension.empty()) needs.note(extension, pointer_to("buffers", buffer.name) + "/fill");
+    note_series(needs, buffer);
   }
   for (const Op& op : m.ops)
     for (size_t i = 0; i < op.launches.size(); ++i)

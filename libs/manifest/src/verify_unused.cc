@@ -63,6 +63,7 @@ class Marker {
       if (!segment.group.empty()) group(segment.group);
       if (segment.rows && !segment.rows->group.empty()) group(segment.rows->group);
       if (segment.cols && !segment.cols->group.empty()) group(segment.cols->group);
+      if (segment.series && !segment.series->group.empty()) group(segment.series->group);
     }
   }
 

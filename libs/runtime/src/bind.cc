@@ -86,7 +86,7 @@ Result<size_t> place_in(const std::string& group, size_t entries, const Ranks& r
   return static_cast<size_t>(at->second);
 }
 
-Result<Range> range_of(const std::optional<RangeTable>& table, int64_t extent,
+Result<Range> range_of(const manifest::Rare<RangeTable>& table, int64_t extent,
                        std::string_view axis, const Ranks& ranks) {
   if (!table) return Range{0, extent};
   KERN_TRY(place, place_in(table->group, table->ranges.size(), ranks));
@@ -114,15 +114,24 @@ struct SegmentBytes {
   int64_t total() const { return first.total() + (second ? second->total() : 0); }
 };
 
-Result<SegmentBytes> segment_bytes(const Buffer& buffer, const BindSegment& segment,
+/// Of the `index`-th tensor of its series.
+Result<SegmentBytes> segment_bytes(const Buffer& buffer, const BindSegment& segment, int64_t index,
                                    const safetensors::Catalog& catalog, const Ranks& ranks) {
   KERN_TRY(place, place_in(segment.group, segment.tensors.size(), ranks));
-  KERN_TRY(matrix, matrix_of(buffer, segment.tensors[place], catalog));
+  size_t number = 0;
+  if (segment.series) {
+    KERN_TRY(at, place_in(segment.series->group, segment.series->firsts.size(), ranks));
+    number = at;
+  }
+  const auto named = [&](const std::string& name) {
+    return manifest::name_in(segment, name, number, index);
+  };
+  KERN_TRY(matrix, matrix_of(buffer, named(segment.tensors[place]), catalog));
   if (!segment.interleave) {
     KERN_TRY(piece, piece_of(segment, matrix, ranks));
     return SegmentBytes{piece, std::nullopt};
   }
-  KERN_TRY(with, matrix_of(buffer, segment.interleave->with, catalog));
+  KERN_TRY(with, matrix_of(buffer, named(segment.interleave->with), catalog));
   if (matrix.tensor->shape != with.tensor->shape || matrix.tensor->dtype != with.tensor->dtype)
     return fail(Kind::weight_artifact, "tensors `{}` and `{}` interleave but differ in shape",
                 matrix.tensor->name, with.tensor->name);
@@ -162,12 +171,13 @@ Result<BoundBytes> bind_segments(const Buffer& buffer, int64_t bytes,
                                  const safetensors::Catalog& catalog, const Ranks& ranks,
                                  bool in_place) {
   std::vector<SegmentBytes> segments;
-  segments.reserve(buffer.bind.size());
   int64_t total = 0;
   for (const BindSegment& segment : buffer.bind) {
-    KERN_TRY(one, segment_bytes(buffer, segment, catalog, ranks));
-    total += one.total();
-    segments.push_back(one);
+    for (int64_t index = 0; index < segment.count(); ++index) {
+      KERN_TRY(one, segment_bytes(buffer, segment, index, catalog, ranks));
+      total += one.total();
+      segments.push_back(one);
+    }
   }
   if (total != bytes)
     return fail(Kind::weight_artifact, "its tensors hold {} bytes, expected {}", total, bytes);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -30,8 +31,9 @@ struct Place {
   int64_t member = 0;
 };
 
-/// The tensor a segment reads at these places. A group the segment names must be among them.
-std::string_view tensor_at(const BindSegment& segment, std::span<const Place> places);
+/// The tensor a segment reads at these places, the `index`-th of its series. A group the segment
+/// names must be among them.
+std::string tensor_at(const BindSegment& segment, std::span<const Place> places, int64_t index = 0);
 /// The part of a tensor of `rows` x `cols` it reads there; ranges left out mean all.
 Rectangle part_at(const BindSegment& segment, std::span<const Place> places, int64_t rows,
                   int64_t cols);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "kern/manifest/code.h"
+#include "kern/manifest/segment.h"
 #include "kern/manifest/words.h"
 
 namespace kern::manifest {
@@ -106,29 +107,6 @@ struct Domain {
   std::string index_into;  ///< buffer or state; empty when absent
   std::optional<int64_t> stride;
   bool monotone = false;
-};
-
-struct Range {
-  int64_t first = 0, last = 0;  ///< half open
-  friend bool operator==(const Range&, const Range&) = default;
-};
-
-/// One range for every rank, or one per rank of `group`.
-struct RangeTable {
-  std::string group;  ///< empty: ranges holds one
-  std::vector<Range> ranges;
-};
-
-struct Interleave {
-  std::string with;
-  int64_t rows = 0;
-};
-
-struct BindSegment {
-  std::string group;                 ///< empty: tensors holds one
-  std::vector<std::string> tensors;  ///< one, or one per rank of `group`
-  std::optional<RangeTable> rows, cols;
-  std::optional<Interleave> interleave;
 };
 
 struct Buffer {

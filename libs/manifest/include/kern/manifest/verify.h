@@ -13,7 +13,7 @@
 ///  4 buffers    shapes and sizes at the vars' bounds; the fields of each kind; peers
 ///  5 domains    bounds in order and of the dtype; targets exist; lines divide a slot
 ///  6 fills      the kind and dtype of each role
-///  7 binds      one entry a rank; ranges not empty; interleaves whole
+///  7 binds      one entry a rank; ranges not empty; interleaves whole; series count
 ///  8 modules    source and hash syntax
 ///  9 ops        interface; arguments fit in type and direction; no scratch or `out` read early
 /// 10 launches   module; block, grid, cluster and shared memory within limits at both ends of vars
@@ -58,27 +58,26 @@ std::string to_text(const Diagnostics& diagnostics);
 /// All of them as one error of kind manifest about `what`, for callers that speak Result.
 Error to_error(const Diagnostics& diagnostics, std::string_view what);
 
-/// Position of each name in its list.
+/// Position of each name in its list, the first of those that stand twice. Only asked, never
+/// walked, so that no order shows.
 class NameIndex {
  public:
   NameIndex() = default;
   template <class T>
   explicit NameIndex(const std::vector<T>& named) {
-    entries_.reserve(named.size());
+    reserve(named.size());
     for (const T& one : named) add(one.name);
-    sort();
   }
   std::optional<size_t> find(std::string_view name) const;
 
  private:
+  void reserve(size_t names);
   void add(std::string_view name);
-  void sort();
+  /// Where the name is, or would be.
+  size_t slot_of(std::string_view name) const;
 
-  struct Entry {
-    std::string_view name;
-    size_t index;
-  };
-  std::vector<Entry> entries_;
+  std::vector<std::string_view> names_;
+  std::vector<uint32_t> slots_;  ///< a position in names_ plus one, or 0; never all taken
 };
 
 /// Name lookups over a Manifest, which must outlive it and not move its lists.
