@@ -77,6 +77,15 @@ TEST_CASE("null leaves an optional key out", "[manifest][parse]") {
   CHECK_FALSE(m.states[2].shard.has_value());
 }
 
+TEST_CASE("a tensormap of one dim needs no strides", "[manifest][parse]") {
+  const std::string flat =
+      changed(fixture("base"), "\"dims\": [32, 20], \"strides\": [64], \"box\": [32, 4]",
+              "\"dims\": [32], \"box\": [32]");
+  const std::string canonical = print(*verified(flat));
+  CHECK(canonical.find("\"dims\": [32], \"strides\": [], \"box\": [32]") != std::string::npos);
+  CHECK(print(*verified(canonical)) == canonical);
+}
+
 TEST_CASE("a launch without args takes the op's params in order", "[manifest][parse]") {
   const Manifest m = parsed(fixture("base"));
   CHECK_FALSE(m.ops[0].launches[0].args.has_value());

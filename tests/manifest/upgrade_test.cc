@@ -68,6 +68,24 @@ TEST_CASE("vars of a version 5 manifest that cannot be told apart are refused",
               "one var besides rows and sequences"});
 }
 
+TEST_CASE("version 5's spans are read, and refused with what version 7 lacks",
+          "[manifest][upgrade]") {
+  const std::string base = fixture("five");
+  CHECK(said(changed(base, "\"groups\": 16, \"rows\": 1,",
+                     "\"groups\": 16, \"rows\": 1, \"span\": \"everyone\",")) ==
+        Lines{"/programs/decode/batch/span: schema_version 7 has no call in which one sequence has "
+              "a run of rows and the others one each; take the program out"});
+  CHECK(said(changed(base, "\"fill\": \"blocks\"", "\"fill\": \"span_at\"")) ==
+        Lines{"/buffers/parts/fill: schema_version 7 has no spans, and nothing else would fill an "
+              "input of `span_at`; take it out of the ops that look at it"});
+  const std::string none =
+      changed(base, "\"groups\": 16, \"rows\": 1,", "\"groups\": 16, \"rows\": 1, \"span\": null,");
+  CHECK(print(*verified(none)) == print(*verified(base)));
+  CHECK(said(changed(none, "\"schema_version\": 5", "\"schema_version\": 7")) ==
+        Lines{"/programs/decode/batch/span: unknown key `span`; expected one of `groups`, `rows`, "
+              "`context`"});
+}
+
 TEST_CASE("what version 7 brought is refused in version 5, and only there", "[manifest][upgrade]") {
   struct New {
     const char *from, *to, *pointer, *word;

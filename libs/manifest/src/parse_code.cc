@@ -18,7 +18,7 @@ void read_tensormap(Reader& r, Json json, const At& at, Tensormap& out) {
        {"dtype", Need::required, "TMA's", r.into(out.dtype)},
        {"dims", Need::required, "innermost first; 0 outermost spans what is bound",
         r.into(out.dims)},
-       {"strides", Need::required, "in bytes, of all dims but the innermost", r.into(out.strides)},
+       {"strides", Need::optional, "in bytes, of all dims but the innermost", r.into(out.strides)},
        {"box", Need::required, "elements of a load, innermost first", r.into(out.box)},
        {"swizzle", Need::optional, "0, 32, 64 or 128 bytes", r.into(out.swizzle, 0, kU32Max)},
        {"l2_promotion", Need::optional, "0, 64, 128 or 256 bytes",

@@ -188,6 +188,10 @@ void read_kind(Reader& r, Json json, const At& at, BufferKind& out) {
 }
 
 void read_fill(Reader& r, Json json, const At& at, Fill& out) {
+  if (r.version() < 7 && json.type() == Json::Type::text && json.text() == "span_at")
+    return r.problem(at,
+                     "schema_version 7 has no spans, and nothing else would fill an input of "
+                     "`span_at`; take it out of the ops that look at it");
   r.word(json, at, "a fill role", kFills, out);
 }
 

@@ -50,13 +50,24 @@ void read_rows(Reader& r, Json json, const At& at, std::variant<int64_t, std::st
     r.integer(json, at, 0, kIntMax, out.emplace<int64_t>(0));
 }
 
+/// Beside the single rows of the other sequences, one of them has a run of as many rows as the var
+/// says, from the row in the input of fill `span_at` on.
+void read_span(Reader& r, Json json, const At& at, std::string& out) {
+  r.text(json, at, out);
+  r.problem(at,
+            "schema_version 7 has no call in which one sequence has a run of rows and the others "
+            "one each; take the program out");
+}
+
 void read_batch(Reader& r, Json json, const At& at, Batch& out) {
-  r.object(json, at, "batch",
-           {{"groups", Need::required, "sequences at most", r.into(out.groups)},
-            {"rows", Need::required, "exactly so many of each, or the rows var",
-             r.into(out.rows, read_rows)},
-            {"context", Need::nullable, "the var that holds the longest sequence",
-             r.into(out.context)}});
+  std::string span;
+  r.object(
+      json, at, "batch",
+      {{"groups", Need::required, "sequences at most", r.into(out.groups)},
+       {"rows", Need::required, "exactly so many of each, or the rows var",
+        r.into(out.rows, read_rows)},
+       {"context", Need::nullable, "the var that holds the longest sequence", r.into(out.context)},
+       {"span", Need::nullable, "the var of a run's rows", r.into(span, read_span), 5, 5}});
 }
 
 }  // namespace

@@ -61,9 +61,9 @@ void Reader::object(Json json, const At& at, std::string_view name,
     const Field* field = fields.begin();
     for (; field != fields.end() && field->key != key; ++field) bit <<= 1;
     const At here = at.member(key);
-    if (field == fields.end())
+    if (field == fields.end() || version_ > field->until)
       return problem(here, "unknown key `{}`; expected one of {}", key,
-                     key_list(fields, [](const Field&) { return true; }));
+                     key_list(fields, [&](const Field& one) { return version_ <= one.until; }));
     if ((seen & bit) != 0) return problem(here, "`{}` stands twice", key);
     seen |= bit;
     need_version(here, field->since, key);

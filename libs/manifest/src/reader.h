@@ -48,7 +48,8 @@ struct Field {
   Need need;
   std::string_view about;  ///< what it is, for people
   ReadValue read;
-  int64_t since = kOldest;  ///< the schema_version that brought the key
+  uint8_t since = kOldest;  ///< the schema_version that brought the key
+  uint8_t until = kNewest;  ///< the last one that had it
 };
 
 /// A key that stands only beside one of two others.

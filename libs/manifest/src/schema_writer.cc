@@ -80,7 +80,8 @@ void SchemaWriter::object(std::string_view name, std::initializer_list<Field> fi
   type({"object"});
   out_.key("properties");
   out_.open_object(Layout::broken);
-  for (const Field& field : fields) property(field);
+  for (const Field& field : fields)
+    if (field.until == kNewest) property(field);
   out_.close_object();
   keys_that_must_stand(fields, companion);
   out_.key("additionalProperties");
