@@ -198,6 +198,40 @@ TEST_CASE("the same trace twice gives the same outcome, and every prompt's token
         }
 }
 
+TEST_CASE("in pools of every smallness each request is served or refused, and nothing is left over",
+          "[replay][prop]") {
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    Prng prng(seed);
+    const auto below = [&](uint32_t bound) { return static_cast<uint32_t>(prng.below(bound)); };
+    Trace trace;
+    uint64_t turns = 0;
+    for (uint32_t left = 1 + below(12); left > 0; --left) {
+      Session session{below(100), {}, {}};
+      for (uint32_t i = below(3); i > 0; --i) {
+        const uint32_t which = below(4);
+        session.shared.push_back({std::to_string(which), 3 + 2 * which});
+      }
+      for (uint32_t i = 1 + below(5); i > 0; --i)
+        session.turns.push_back({below(50), 1 + below(9), 1 + below(9)});
+      turns += session.turns.size();
+      trace.push_back(std::move(session));
+    }
+    Setup setup = tiny(2 + below(30), below(6), below(2) * below(10'000));
+    setup.policy = static_cast<Policy>(below(3));
+    setup.cost.page_tokens = 4;
+    setup.grid = 1 + below(5);
+    setup.answers_elsewhere = below(2) == 0;
+    setup.keep = {below(2) == 0, below(2) == 0, !setup.answers_elsewhere && below(2) == 0};
+    setup.park_tokens_min = below(2) * below(12);
+    const Outcome out = play(trace, setup);
+    INFO("seed " << seed);
+    CHECK(sum(out.requests) + out.exceeded_pool + out.exceeded_row + out.abandoned == turns);
+    CHECK(out.pages_peak <= setup.geometry.pages - 1);
+    CHECK(out.host_bytes_peak <= setup.geometry.host_bytes);
+    CHECK(out == play(trace, setup));
+  }
+}
+
 TEST_CASE("where prefixes differ in what they cost, the cost-aware order computes less than lru",
           "[replay][policy]") {
   const Trace trace = generate({LoadKind::system, 1, 2000, 2000});
