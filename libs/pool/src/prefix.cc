@@ -75,7 +75,7 @@ Rank PrefixTree::Tree::rank_now(uint32_t number, uint64_t last_hit) {
                        node.entry->hits, store_.geometry().recurrent};
   const double worth = policy_->worth(view);
   KERN_POOL_ASSERT(!std::isnan(worth), "an entry is worth a number");
-  return {!node.children.empty(), worth, last_hit, number};
+  return {!radix_.leaf(number), worth, last_hit, number};
 }
 
 // Puts an entry where it belongs now; its place in the order moves without an allocation.

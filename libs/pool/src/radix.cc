@@ -25,18 +25,17 @@ size_t common(std::span<const int32_t> a, std::span<const int32_t> b) {
 Radix::Walk Radix::walk(std::span<const int32_t> tokens) const {
   Walk walk;
   while (walk.matched < tokens.size()) {
-    const auto& children = node(walk.node).children;
-    const auto child = children.find(tokens[walk.matched]);
-    if (child == children.end()) break;
-    const auto label = node(child->second).label();
+    const uint32_t child = children_.find(walk.node, tokens[walk.matched]);
+    if (child == Children::kNone) break;
+    const auto label = node(child).label();
     const size_t n = common(label, tokens.subspan(walk.matched));
     KERN_POOL_ASSERT(n > 0, "a child is found by its first token");
     walk.matched += static_cast<uint32_t>(n);
     if (n < label.size()) {
-      walk.inside = child->second;
+      walk.inside = child;
       break;
     }
-    walk.node = child->second;
+    walk.node = child;
     if (node(walk.node).entry && walk.matched < tokens.size()) walk.entry = walk.node;
   }
   return walk;
@@ -54,8 +53,8 @@ uint32_t Radix::reach(std::span<const int32_t> tokens) {
 
 uint32_t Radix::any_entry(uint32_t number) const {
   while (!node(number).entry) {
-    KERN_POOL_ASSERT(!node(number).children.empty(), "a leaf has an entry");
-    number = node(number).children.begin()->second;
+    KERN_POOL_ASSERT(!leaf(number), "a leaf has an entry");
+    number = children_.last(number);
   }
   return number;
 }
@@ -79,35 +78,20 @@ void Radix::tokens(uint32_t number, std::vector<int32_t>& out) const {
 uint32_t Radix::prune(uint32_t number) {
   KERN_POOL_ASSERT(number != kRoot && !node(number).entry,
                    "only a node without an entry is pruned");
-  const size_t children = node(number).children.size();
+  const uint32_t children = children_.count(number);
   if (children > 1) return kRoot;
   if (children == 1) {
     merge(number);
     return kRoot;
   }
   const uint32_t parent = node(number).parent;
-  disown(parent, node(number).label().front());
+  children_.remove(parent, node(number).label().front());
   erase(number);
   if (parent == kRoot) return kRoot;
-  if (node(parent).entry) return node(parent).children.empty() ? parent : kRoot;
-  KERN_POOL_ASSERT(!node(parent).children.empty(), "a node without an entry had two children");
-  if (node(parent).children.size() == 1) merge(parent);
+  if (node(parent).entry) return leaf(parent) ? parent : kRoot;
+  KERN_POOL_ASSERT(!leaf(parent), "a node without an entry had two children");
+  if (children_.count(parent) == 1) merge(parent);
   return kRoot;
-}
-
-bool Radix::adopt(uint32_t parent, int32_t first, uint32_t child) {
-  auto& children = node(parent).children;
-  if (free_children_.empty()) return children.emplace(first, child).second;
-  auto link = std::move(free_children_.back());
-  free_children_.pop_back();
-  link.key() = first;
-  link.mapped() = child;
-  return children.insert(std::move(link)).inserted;
-}
-
-void Radix::disown(uint32_t parent, int32_t first) {
-  free_children_.push_back(node(parent).children.extract(first));
-  KERN_POOL_ASSERT(!free_children_.back().empty(), "only a child is disowned");
 }
 
 uint32_t Radix::make(uint32_t parent, std::span<const int32_t> label, uint32_t depth) {
@@ -124,7 +108,7 @@ uint32_t Radix::make(uint32_t parent, std::span<const int32_t> label, uint32_t d
   made.begin = 0;
   made.depth = depth;
   made.parent = parent;
-  const bool fresh = adopt(parent, label.front(), number);
+  const bool fresh = children_.add(parent, label.front(), number);
   KERN_POOL_ASSERT(fresh, "two children of a node begin differently");
   return number;
 }
@@ -138,21 +122,24 @@ uint32_t Radix::split(uint32_t number, uint32_t matched) {
   const auto head = label.first(matched);
   const uint32_t parent = lower.parent;
   const uint32_t depth = lower.depth - static_cast<uint32_t>(label.size()) + matched;
-  disown(parent, head.front());
+  children_.remove(parent, head.front());
   const uint32_t upper = make(parent, head, depth);
   lower.begin += matched;
   lower.parent = upper;
-  adopt(upper, lower.label().front(), number);
+  children_.add(upper, lower.label().front(), number);
   return upper;
 }
 
 // Takes out a node without an entry that has one child, whose label grows by the node's.
 void Radix::merge(uint32_t number) {
   Node& upper = node(number);
-  KERN_POOL_ASSERT(upper.children.size() == 1, "a node merges into its only child");
-  const uint32_t below = upper.children.begin()->second;
+  KERN_POOL_ASSERT(children_.count(number) == 1, "a node merges into its only child");
+  const uint32_t below = children_.last(number);
   Node& lower = node(below);
   const auto head = upper.label();
+  children_.remove(number, lower.label().front());
+  children_.remove(upper.parent, head.front());
+  children_.add(upper.parent, head.front(), below);
   if (lower.begin >= head.size()) {
     lower.begin -= static_cast<uint32_t>(head.size());
   } else {
@@ -164,13 +151,11 @@ void Radix::merge(uint32_t number) {
     lower.begin = 0;
   }
   lower.parent = upper.parent;
-  node(upper.parent).children[head.front()] = below;
-  disown(number, upper.children.begin()->first);
   erase(number);
 }
 
 void Radix::erase(uint32_t number) {
-  KERN_POOL_ASSERT(node(number).children.empty(), "only a node without children is erased");
+  KERN_POOL_ASSERT(leaf(number), "only a node without children is erased");
   labels_.give(std::exchange(node(number).buffer, {}));
   free_nodes_.push_back(number);
 }

@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <optional>
 #include <set>
 #include <span>
 #include <variant>
 #include <vector>
 
+#include "children.h"
 #include "kern/pool/checkpoint.h"
 #include "kern/pool/host_tier.h"
 #include "labels.h"
@@ -42,7 +42,6 @@ class Radix {
     uint32_t begin = 0;
     uint32_t depth = 0;  // tokens from the root to the end of the label
     uint32_t parent = 0;
-    std::map<int32_t, uint32_t> children;  // by first token
     std::optional<Entry> entry;
 
     std::span<const int32_t> label() const { return std::span(buffer).subspan(begin); }
@@ -59,10 +58,11 @@ class Radix {
   Node& node(uint32_t number) { return nodes_[number]; }
   const Node& node(uint32_t number) const { return nodes_[number]; }
 
+  bool leaf(uint32_t number) const { return children_.count(number) == 0; }
   Walk walk(std::span<const int32_t> tokens) const;
   // The node exactly at the end of `tokens`, made if need be.
   uint32_t reach(std::span<const int32_t> tokens);
-  // Some entry at or below `number`: the first in token order.
+  // Some entry at or below `number`: where paths part, below the child that came last.
   uint32_t any_entry(uint32_t number) const;
   // The nearest node above with an entry; kRoot when none has.
   uint32_t ancestor_entry(uint32_t number) const;
@@ -77,16 +77,13 @@ class Radix {
   uint32_t split(uint32_t number, uint32_t matched);
   void merge(uint32_t number);
   void erase(uint32_t number);
-  // Whether there was no child yet that begins with the token.
-  bool adopt(uint32_t parent, int32_t first, uint32_t child);
-  void disown(uint32_t parent, int32_t first);
 
   std::deque<Node> nodes_;
   // What is no longer in use, for what comes: a tree that neither grows nor shrinks allocates
   // nothing.
   std::vector<uint32_t> free_nodes_;
-  std::vector<std::map<int32_t, uint32_t>::node_type> free_children_;
   Labels labels_;
+  Children children_;
 };
 
 }  // namespace kern::pool
