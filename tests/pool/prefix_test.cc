@@ -1,8 +1,10 @@
 #include "kern/pool/prefix.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -282,4 +284,36 @@ TEST_CASE("a scheduler's turn reuses a prefix, evicts what is missing and keeps 
   CHECK(found(tree, run(0, 21)) == 20);
   CHECK(found(tree, run(100, 9)) == 0);
   CHECK(found(tree, run(200, 9)) == 8);
+}
+
+TEST_CASE("among thousands that begin differently each is found while it is there",
+          "[pool][prefix][prop]") {
+  constexpr int32_t kTokens = 8000;
+  Pool pool({.page_tokens = 1, .pages = kTokens, .recurrent = false, .row_pages_max = 2});
+  PrefixTree tree(pool);
+  std::set<int32_t> there;
+  const auto is_found = [&](int32_t token) {
+    const std::array<int32_t, 2> prompt{token, -1};
+    return tree.lookup(prompt).has_value();
+  };
+  uint64_t state = 7;
+  bool right = true;
+  for (int i = 0; i < 12'000; ++i) {
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    const auto token = static_cast<int32_t>((state >> 33) % kTokens);
+    if (pool.occupancy().pages_free > 2000) {
+      there.insert(token);
+      tree.insert(std::array{token}, pool.retire(*pool.lease(1), 1));
+    } else {  // the least recently hit goes, whichever that is
+      for (int n = 0; n < 600; ++n) tree.evict();
+      there.clear();
+      for (int32_t each = 0; each < kTokens; ++each)
+        if (is_found(each)) there.insert(each);
+      right = right && there.size() == tree.entries();
+    }
+    right = right && is_found(token) == (there.count(token) > 0);
+  }
+  CHECK(right);
+  CHECK(there.size() == tree.entries());
+  CHECK(there.size() > 4000);
 }

@@ -47,6 +47,8 @@ class PrefixTree::Tree {
   Rank rank_now(uint32_t number, uint64_t last_hit);
   void touch(uint32_t number, uint64_t last_hit);
   std::set<Rank>::iterator enter(const Rank& rank);
+  std::set<Rank>::iterator put_in(std::set<Rank>::node_type held);
+  std::set<Rank>::node_type take_out(std::set<Rank>::iterator rank);
   Amount sole_holder(const Rank& rank) const;
   template <class Tier>
   bool held_together(uint32_t number) const;
@@ -65,6 +67,7 @@ class PrefixTree::Tree {
   std::unique_ptr<EvictionPolicy> policy_;
   Radix radix_;
   std::set<Rank> order_;  // every entry, the one to go first in front
+  std::set<Rank>::iterator first_interior_ = order_.end();
   std::vector<std::set<Rank>::node_type> free_ranks_;
   uint64_t uses_ = 0;  // insertions and hits so far
 };
@@ -81,17 +84,35 @@ Rank PrefixTree::Tree::rank_now(uint32_t number, uint64_t last_hit) {
 // Puts an entry where it belongs now; its place in the order moves without an allocation.
 void PrefixTree::Tree::touch(uint32_t number, uint64_t last_hit) {
   Radix::Entry& entry = *radix_.node(number).entry;
-  auto held = order_.extract(entry.rank);
+  auto held = take_out(entry.rank);
   held.value() = rank_now(number, last_hit);
-  entry.rank = order_.insert(std::move(held)).position;
+  entry.rank = put_in(std::move(held));
+}
+
+// The last of its kind, as what was just hit is if nothing but recency counts, finds its place at
+// once; another is searched for.
+std::set<Rank>::iterator PrefixTree::Tree::put_in(std::set<Rank>::node_type held) {
+  const auto behind = held.value().interior ? order_.end() : first_interior_;
+  const auto rank = order_.insert(behind, std::move(held));
+  if (rank->interior && (first_interior_ == order_.end() || *rank < *first_interior_))
+    first_interior_ = rank;
+  return rank;
+}
+
+std::set<Rank>::node_type PrefixTree::Tree::take_out(std::set<Rank>::iterator rank) {
+  if (rank == first_interior_) ++first_interior_;
+  return order_.extract(rank);
 }
 
 std::set<Rank>::iterator PrefixTree::Tree::enter(const Rank& rank) {
-  if (free_ranks_.empty()) return order_.insert(rank).first;
+  if (free_ranks_.empty()) {
+    std::set<Rank> one{rank};
+    free_ranks_.push_back(one.extract(one.begin()));
+  }
   auto again = std::move(free_ranks_.back());
   free_ranks_.pop_back();
   again.value() = rank;
-  return order_.insert(std::move(again)).position;
+  return put_in(std::move(again));
 }
 
 bool PrefixTree::Tree::insert(std::span<const int32_t> tokens, Held held) {
@@ -171,7 +192,7 @@ PrefixTree::Tree::Removed PrefixTree::Tree::remove(std::set<Rank>::iterator rank
   Radix::Node& node = radix_.node(rank->node);
   Removed removed{std::move(node.entry->held), *rank};
   node.entry.reset();
-  free_ranks_.push_back(order_.extract(rank));
+  free_ranks_.push_back(take_out(rank));
   policy_->evicted(removed.resume.worth);
   const uint32_t leaf = radix_.prune(removed.resume.node);
   if (leaf == Radix::kRoot) return removed;
