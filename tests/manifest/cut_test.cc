@@ -1,5 +1,6 @@
 #include "kern/manifest/cut.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "fixture.h"
@@ -104,7 +105,7 @@ TEST_CASE("inputs with a fill go to every stage that reads them", "[manifest][cu
   for (const Verified& stage : stages) {
     CHECK(stage.buffer("snap")->fill == Fill::snapshot);
     CHECK(stage.buffer("bounds")->fill == Fill::cu_seqlens);
-    CHECK(stage->uses == Lines{"snapshot"});
+    CHECK(stage->uses_extension("snapshot"));
   }
   CHECK(stages[1].buffer("ids") == nullptr);
   CHECK(stages[2].buffer("out")->fill == Fill::tokens);
@@ -115,6 +116,13 @@ TEST_CASE("an extension goes where it is used", "[manifest][cut]") {
   const auto stages = stages_of(fixture("pipe"), {"out"});
   CHECK(stages[0]->uses == Lines{"snapshot"});
   CHECK(stages[1]->uses.empty());
+}
+
+TEST_CASE("a stage that hands on what it does not use says so", "[manifest][cut]") {
+  const auto stages = stages_of(fixture("pipe"), kLabels);
+  CHECK(stages[0]->uses == Lines{"snapshot"});
+  CHECK(stages[1]->uses == Lines{"snapshot", "hand_on"});
+  CHECK(stages[2]->uses == Lines{"snapshot"});
 }
 
 TEST_CASE("a buffer that is dead at the cut does not cross, one that is not does",
@@ -184,21 +192,50 @@ TEST_CASE("a carry that a step writes does not cross", "[manifest][cut]") {
         Lines{"/buffers/bank.1: stages 0 and 2 both touch this carry, which a step writes"});
 }
 
-TEST_CASE("an output belongs to the last stage", "[manifest][cut]") {
-  CHECK(said(pipe_with("\"bank.1\": {\"dtype\": \"bf16\", \"shape\": [\"tokens\", 4], \"kind\": "
-                       "\"workspace\"}",
-                       "\"bank.1\": {\"dtype\": \"bf16\", \"shape\": [\"tokens\", 4], \"kind\": "
-                       "\"output\"}"),
-             kLabels) ==
-        Lines{"/buffers/bank.1: stage 0 touches this output; the last stage keeps the outputs"});
+TEST_CASE("an output without a fill that a stage writes early comes over the edges",
+          "[manifest][cut]") {
+  const auto stages =
+      stages_of(pipe_with("\"bank.1\": {\"dtype\": \"bf16\", \"shape\": [\"tokens\", 4], \"kind\": "
+                          "\"workspace\"}",
+                          "\"bank.1\": {\"dtype\": \"bf16\", \"shape\": [\"tokens\", 4], \"kind\": "
+                          "\"output\"}"),
+                kLabels);
+  CHECK(stages[0].buffer("bank.1")->kind == BufferKind::output);
+  CHECK(stages[1].buffer("bank.1")->kind == BufferKind::inout);
+  CHECK(stages[2].buffer("bank.1")->kind == BufferKind::inout);
+  CHECK(said_of(stages).empty());
 }
 
-TEST_CASE("an input that nobody could fill in a later stage is refused", "[manifest][cut]") {
-  CHECK(
-      said(pipe_with("\"kind\": \"input\", \"fill\": \"cu_seqlens\"", "\"kind\": \"input\""),
-           kLabels) ==
-      Lines{"/buffers/bounds: stage 2 reads this input, which has no fill and is no table: nobody "
-            "could fill it there"});
+TEST_CASE("an output that the last stage writes anew is a workspace of the others",
+          "[manifest][cut]") {
+  Manifest m = parsed(fixture("pipe"));
+  Program& program = m.programs[1];
+  program.calls.insert(program.calls.begin() + 7, program.calls.back());
+  program.calls[7].label.clear();
+  const auto stages = stages_of(print(m), {"layer.3"});
+  CHECK(stages[0].buffer("out")->kind == BufferKind::workspace);
+  CHECK_FALSE(stages[0].buffer("out")->fill.has_value());
+  CHECK(stages[1].buffer("out")->fill == Fill::tokens);
+  CHECK(said_of(stages).empty());
+}
+
+TEST_CASE("an output with a fill does not cross", "[manifest][cut]") {
+  Manifest m = parsed(fixture("pipe"));
+  Program& program = m.programs[1];
+  std::rotate(program.calls.begin() + 7, program.calls.end() - 1, program.calls.end());
+  CHECK(said(print(m), {program.calls[8].label}) ==
+        Lines{"/buffers/out: stage 0 writes this output, which the last stage keeps; what crosses "
+              "has no fill"});
+}
+
+TEST_CASE("an input that only the first stage can be given comes over the edges",
+          "[manifest][cut]") {
+  const auto stages = stages_of(
+      pipe_with("\"kind\": \"input\", \"fill\": \"cu_seqlens\"", "\"kind\": \"input\""), kLabels);
+  CHECK(stages[0].buffer("bounds")->kind == BufferKind::inout);
+  CHECK(stages[1].buffer("bounds")->kind == BufferKind::inout);
+  CHECK(stages[2].buffer("bounds")->kind == BufferKind::input);
+  CHECK(said_of(stages).empty());
 }
 
 TEST_CASE("what is no whole manifest is not cut", "[manifest][cut]") {
@@ -219,16 +256,16 @@ TEST_CASE("what is no whole manifest is not cut", "[manifest][cut]") {
   CHECK(said(print(m), kLabels) == Lines{"/programs: no program to cut: all of them run at load"});
 }
 
-TEST_CASE("a buffer changed in place and dropped by a stage in the middle is refused",
+TEST_CASE("a buffer changed in place and looked at no more is dropped by the next stage",
           "[manifest][cut]") {
   Manifest m = parsed(fixture("pipe"));
-  // layer 3 starts from a fresh hidden stream, so nothing of stage 1 is handed on in `hidden`
+  // layer 3 starts from a fresh hidden stream, so nobody looks at stage 1's
   m.programs[1].calls.insert(m.programs[1].calls.begin() + 7, m.programs[1].calls[0]);
   m.programs[1].calls[7].label = "again";
-  CHECK(
-      said(print(m), {"layer.2", "again"}) ==
-      Lines{"/buffers/hidden: stage 1 receives this buffer, changes it in place and does not hand "
-            "it on; cut elsewhere"});
+  const auto stages = stages_of(print(m), {"layer.2", "again"});
+  CHECK(stages[1].buffer("hidden")->kind == BufferKind::inout);
+  CHECK(received_buffers(*stages[2]) == Lines{"hidden", "bank.1"});
+  CHECK(said_of(stages).empty());
 }
 
 TEST_CASE("a table that a stage reads without a state of its kind is refused", "[manifest][cut]") {

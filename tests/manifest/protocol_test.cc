@@ -198,6 +198,7 @@ TEST_CASE("tables have the shapes of tables", "[manifest][protocol]") {
 TEST_CASE("a stage in the middle receives and sends", "[manifest][protocol]") {
   Manifest m = parsed(fixture("base"));
   m.cut = Cut{"id", 1, 3};
+  m.uses.push_back("hand_on");
   m.buffers.push_back({"through", Dtype::bf16, {Dim::of(4)}, BufferKind::inout});
   const auto p = Protocol::check(verified(std::move(m)));
   REQUIRE(p);

@@ -112,12 +112,21 @@ TEST_CASE("a host manifest with our built-ins verifies", "[manifest][verify]") {
   CHECK(m->uses_extension("host"));
 }
 
-TEST_CASE("a stage in the middle hands on a buffer that none of its calls uses",
+TEST_CASE("a stage that says so hands on or drops a buffer that none of its calls uses",
           "[manifest][verify]") {
   Manifest m = parsed(fixture("base"));
   m.cut = Cut{"id", 1, 3};
   m.buffers.push_back({"through", Dtype::bf16, {Dim::of(4)}, BufferKind::inout});
+  const Lines unused = {"/buffers/through: no program uses buffer `through`"};
+  CHECK(said(m) == unused);
+  m.uses.push_back("hand_on");
   CHECK(verify(m));
-  m.cut->stage = 2;
-  CHECK(said(m) == Lines{"/buffers/through: no program uses buffer `through`"});
+  m.buffers.back().kind = BufferKind::input;
+  CHECK(verify(m));
+  // the first receives nothing, and an uncut manifest has no edges
+  m.cut->stage = 0;
+  const Lines twice = {"/uses/4: extension `hand_on` is listed and never used", unused[0]};
+  CHECK(said(m) == twice);
+  m.cut.reset();
+  CHECK(said(m) == twice);
 }

@@ -13,6 +13,8 @@ struct Touch {
   bool exposed = false;  ///< looked at before it was written whole
   bool killed = false;   ///< written whole before anything looked at it
   bool written = false;
+  bool whole = false;    ///< written whole, looked at before or not: from there on another value
+  bool changed = false;  ///< written in part or in place before that
 };
 
 class Planner {
@@ -70,6 +72,7 @@ class Planner {
     buffer_stages_.resize(whole_->buffers.size());
     carry_written_.resize(whole_->buffers.size());
     for (const CutProgram& program : plan_.programs) follow(program);
+    hand_on_changed();
     for (size_t i = 0; i < whole_->states.size(); ++i)
       if (state_stages_[i].size() > 1)
         problem(pointer_to("states", whole_->states[i].name),
@@ -83,18 +86,13 @@ class Planner {
     const std::set<size_t>& stages = buffer_stages_[i];
     if (stages.empty()) return;
     const std::string pointer = pointer_to("buffers", buffer.name);
-    if (buffer.kind == BufferKind::output && *stages.begin() + 1 != plan_.stages)
-      problem(pointer, "stage {} touches this output; the last stage keeps the outputs",
+    if (buffer.kind == BufferKind::output && buffer.fill && plan_.receives(plan_.stages - 1, i))
+      problem(pointer,
+              "stage {} writes this output, which the last stage keeps; what crosses has no fill",
               *stages.begin());
     if (buffer.kind == BufferKind::carry && carry_written_[i] && stages.size() > 1)
       problem(pointer, "stages {} and {} both touch this carry, which a step writes",
               *stages.begin(), *stages.rbegin());
-    const bool table = buffer.domain && !buffer.domain->index_into.empty();
-    if (buffer.kind == BufferKind::input && !buffer.fill && !table && *stages.rbegin() > 0)
-      problem(pointer,
-              "stage {} reads this input, which has no fill and is no table: nobody could "
-              "fill it there",
-              *stages.rbegin());
   }
 
   void follow(const CutProgram& program) {
@@ -103,15 +101,40 @@ class Planner {
     for (size_t s = 0; s < plan_.stages; ++s)
       for (size_t c = program.starts[s]; c < program.starts[s + 1]; ++c)
         touch(program.program->calls[c], s, touches[s]);
-    std::vector<bool> live(buffers);
-    for (size_t s = plan_.stages; s-- > 1;) {
-      for (size_t b = 0; b < buffers; ++b) {
+    for (size_t b = 0; b < buffers; ++b) {
+      // what the caller reads is looked at behind the last call
+      bool live = whole_->buffers[b].kind == BufferKind::output;
+      for (size_t s = plan_.stages; s-- > 1;) {
         const Touch& t = touches[s][b];
-        live[b] = t.exposed || (live[b] && !t.killed);
-        if (live[b] && whole_->buffers[b].kind == BufferKind::workspace &&
-            written_before(touches, s, b))
-          plan_.crossing[s - 1].insert(b);
+        live = t.exposed || (live && !t.killed);
+        if (live && crosses(touches, s, b)) plan_.crossing[s - 1].insert(b);
       }
+    }
+    for (size_t s = 0; s < plan_.stages; ++s)
+      for (size_t b = 0; b < buffers; ++b)
+        if (touches[s][b].changed) changed_.insert({s, b});
+  }
+
+  /// Only a stage that hands on may change in place what it receives, so one that does, though
+  /// nobody looks at it again, hands it on, and the next drops it. The last may change it anyway.
+  void hand_on_changed() {
+    for (const auto& [stage, buffer] : changed_)
+      if (stage + 1 < plan_.stages && plan_.receives(stage, buffer))
+        plan_.crossing[stage].insert(buffer);
+  }
+
+  /// Whether what an earlier stage leaves in a live buffer comes over the edge: what it wrote, or
+  /// what only the first can be given.
+  bool crosses(const std::vector<std::vector<Touch>>& touches, size_t stage, size_t b) const {
+    const Buffer& buffer = whole_->buffers[b];
+    switch (buffer.kind) {
+      case BufferKind::workspace:
+      case BufferKind::output:
+        return written_before(touches, stage, b);
+      case BufferKind::input:
+        return !buffer.fill && (!buffer.domain || buffer.domain->index_into.empty());
+      default:
+        return false;
     }
   }
 
@@ -142,8 +165,11 @@ class Planner {
         if (!writes(direction)) continue;
         t.written = true;
         carry_written_[b] = true;
-        if (direction == Direction::out && ref->offset_bytes == 0 && !t.exposed) t.killed = true;
-        if (direction == Direction::out && ref->offset_bytes != 0 && !t.killed) t.exposed = true;
+        const bool whole = direction == Direction::out && ref->offset_bytes == 0;
+        if (whole && !t.exposed) t.killed = true;
+        if (direction == Direction::out && !whole && !t.killed) t.exposed = true;
+        if (whole && !whole_->buffers[b].exported) t.whole = true;
+        if (!t.whole) t.changed = true;
       }
   }
 
@@ -153,6 +179,7 @@ class Planner {
   Diagnostics diagnostics_;
   std::vector<std::set<size_t>> state_stages_, buffer_stages_;
   std::vector<bool> carry_written_;
+  std::set<std::pair<size_t, size_t>> changed_;  ///< in place: stage, buffer
 };
 
 }  // namespace

@@ -33,7 +33,8 @@ struct CutPlan {
 };
 
 /// Refuses labels that do not stand once and in order in every serving program, and what cannot be
-/// sliced: a state, a carry or an output that two stages touch.
+/// sliced: a state or a carry that two stages touch, an output with a fill that would have to
+/// cross.
 tl::expected<CutPlan, Diagnostics> plan_cut(const Verified& whole,
                                             std::span<const std::string> labels);
 

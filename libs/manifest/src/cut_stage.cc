@@ -2,6 +2,7 @@
 #include <map>
 
 #include "cut_plan.h"
+#include "kern/base/assert.h"
 #include "scope.h"
 
 namespace kern::manifest {
@@ -141,11 +142,31 @@ class Builder {
       if (!buffers_[i]) continue;
       Buffer& buffer = m_.buffers.emplace_back(whole_->buffers[i]);
       const bool in = plan_.receives(stage_, i), out = plan_.hands_on(stage_, i);
-      if (!in && !out) continue;
-      buffer.kind = in && out ? BufferKind::inout : in ? BufferKind::input : BufferKind::output;
-      // a crossing buffer is no table of the stage, whatever it indexed in the whole
-      if (buffer.domain && !buffer.domain->index_into.empty()) buffer.domain.reset();
+      if (in || out)
+        crossing(buffer, in, out);
+      else if (buffer.kind == BufferKind::output && stage_ + 1 < plan_.stages)
+        local(buffer);
     }
+  }
+
+  void crossing(Buffer& buffer, bool in, bool out) const {
+    // an input that the first stage is given and hands on; an output that the last goes on with
+    const bool given = in || buffer.kind == BufferKind::input;
+    const bool last = stage_ + 1 == plan_.stages;
+    const bool taken = out || (last && buffer.kind == BufferKind::output);
+    buffer.kind = given && taken ? BufferKind::inout
+                  : given        ? BufferKind::input
+                                 : BufferKind::output;
+    buffer.fill.reset();
+    // a crossing buffer is no table of the stage, whatever it indexed in the whole
+    if (buffer.domain && !buffer.domain->index_into.empty()) buffer.domain.reset();
+  }
+
+  /// What the whole gives its caller is written anew by a later stage.
+  static void local(Buffer& buffer) {
+    buffer.kind = BufferKind::workspace;
+    buffer.fill.reset();
+    buffer.domain.reset();
   }
 
   bool is_written(const Buffer& buffer) const {
@@ -203,12 +224,9 @@ class Builder {
         } else if (direction == Direction::out && ref->offset_bytes == 0 && !buffer.exported) {
           ref->buffer = name;
           own = true;
-        } else if (writes(direction)) {
-          problem(pointer_to("buffers", buffer.name),
-                  "stage {} receives this buffer, changes it in place and does not hand it on; cut "
-                  "elsewhere",
-                  stage_);
-          return own;
+        } else {
+          KERN_ASSERT(!writes(direction), "stage {}: `{}` is changed and not handed on", stage_,
+                      buffer.name);
         }
       }
     }

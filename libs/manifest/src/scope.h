@@ -80,6 +80,9 @@ struct Used {
   std::vector<bool> vars, groups, states, buffers, modules, ops;
 };
 Used find_used(const Manifest& manifest, const Index& index);
+/// Whether the buffer comes over an edge of a cut, or may be left where it is: with the extension
+/// `hand_on` no call need look at it.
+bool is_handed_on(const Manifest& manifest, const Buffer& buffer);
 
 /// The extensions a manifest needs, whatever its `uses` says, in their fixed order.
 std::vector<std::string> needed_extensions(const Manifest& manifest);

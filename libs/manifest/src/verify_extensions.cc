@@ -7,8 +7,8 @@
 namespace kern::manifest {
 namespace {
 
-constexpr std::array<std::string_view, 6> kExtensions = {"host",        "snapshot", "sampling",
-                                                         "collectives", "meta",     "series"};
+constexpr std::array<std::string_view, 7> kExtensions = {
+    "host", "snapshot", "sampling", "collectives", "meta", "series", "hand_on"};
 
 /// The first place that needs each extension; empty where nothing does.
 class Needs {
@@ -58,7 +58,7 @@ void note_series(Needs& needs, const Buffer& buffer) {
   }
 }
 
-Needs find_needs(const Manifest& m) {
+Needs find_needs(const Manifest& m, const Index& index) {
   Needs needs;
   if (m.device == Device::host) needs.note("host", "/device");
   if (m.meta) needs.note("meta", "/meta");
@@ -71,13 +71,19 @@ Needs find_needs(const Manifest& m) {
     for (size_t i = 0; i < op.launches.size(); ++i)
       if (const auto builtin = find_builtin(op.launches[i].entry))
         needs.note(builtin->extension, pointer_to(op, i) + "/entry");
+  if (!m.cut) return needs;
+  const Used used = find_used(m, index);
+  for (size_t i = 0; i < m.buffers.size(); ++i)
+    if (!used.buffers[i] && is_handed_on(m, m.buffers[i]))
+      needs.note("hand_on", pointer_to("buffers", m.buffers[i].name));
   return needs;
 }
 
 }  // namespace
 
 std::vector<std::string> needed_extensions(const Manifest& manifest) {
-  const Needs needs = find_needs(manifest);
+  const Index index(manifest);
+  const Needs needs = find_needs(manifest, index);
   std::vector<std::string> out;
   for (const std::string_view extension : kExtensions)
     if (!needs.place(extension).empty()) out.emplace_back(extension);
@@ -86,9 +92,10 @@ std::vector<std::string> needed_extensions(const Manifest& manifest) {
 
 void verify_extensions(const Scope& scope) {
   const Manifest& m = scope.m;
-  const Needs needs = find_needs(m);
+  const Needs needs = find_needs(m, scope.index);
   for (const std::string_view extension : kExtensions)
-    if (!needs.place(extension).empty() && !m.uses_extension(extension))
+    // rule 18 says it of a buffer that no call looks at
+    if (extension != "hand_on" && !needs.place(extension).empty() && !m.uses_extension(extension))
       scope.problem(needs.place(extension), "needs extension `{}`, which `uses` does not list",
                     extension);
   for (size_t i = 0; i < m.uses.size(); ++i) {

@@ -130,13 +130,17 @@ Used find_used(const Manifest& manifest, const Index& index) {
   return Marker(manifest, index).run();
 }
 
+bool is_handed_on(const Manifest& m, const Buffer& buffer) {
+  if (!m.cut || buffer.fill || (buffer.domain && !buffer.domain->index_into.empty())) return false;
+  return buffer.kind == BufferKind::inout || (buffer.kind == BufferKind::input && m.cut->stage > 0);
+}
+
 void verify_unused(const Scope& scope) {
   const Manifest& m = scope.m;
   Used used = find_used(m, scope.index);
-  // a stage in the middle may hand on what none of its own calls looks at
-  if (m.cut && m.cut->stage > 0 && m.cut->stage + 1 < m.cut->stages)
+  if (m.uses_extension("hand_on"))
     for (size_t i = 0; i < m.buffers.size(); ++i)
-      if (m.buffers[i].kind == BufferKind::inout) used.buffers[i] = true;
+      if (is_handed_on(m, m.buffers[i])) used.buffers[i] = true;
   list(scope, "vars", m.vars, used.vars, "var `{}` is never used");
   list(scope, "topology/groups", m.groups, used.groups, "topology group `{}` is never used");
   list(scope, "states", m.states, used.states, "no program uses state `{}`");

@@ -14,7 +14,9 @@
 namespace kern::manifest {
 
 /// One stage more than labels. A label names the call at which a new stage starts; it exists once
-/// in every program that has calls, in the order given. Each stage still has to be verified.
+/// in every program that has calls, in the order given. What is produced before a cut and read
+/// after it crosses, also what the caller reads behind the last call, or gives the first stage
+/// alone. Each stage still has to be verified.
 tl::expected<std::vector<Manifest>, Diagnostics> cut(const Verified& whole,
                                                      std::span<const std::string> labels);
 
