@@ -26,7 +26,7 @@ void Emitter::declare(bool snapshot) {
   if (l_.ranks > 1) manifest.groups.push_back({kGroup, l_.ranks});
   states();
   inputs(snapshot);
-  sampling_inputs();
+  if (t_.has_sampling()) sampling_inputs();
 }
 
 void Emitter::states() {
@@ -140,7 +140,7 @@ void Emitter::layer(int64_t l, Rows rows) {
   mix(l, {"hidden", "self_attention_res", "input_layernorm"}, c_.bank_before(l));
   if (c_.is_push(l)) push(c_.bank_before(l));
   if (c_.is_mla[l])
-    mla(l);
+    mla(l, rows);
   else
     kda(l, rows);
   if (c_.is_push(l))
@@ -189,7 +189,7 @@ void Emitter::mix(int64_t layer, const MixNames& names, int64_t sources) {
   std::vector<m::ParamType> params(4, in(Dtype::bf16));
   params.insert(params.end(), {out(Dtype::bf16), p_f32(), p_i32(), p_i32(), p_i32()});
   params.insert(params.end(), sources, in(Dtype::bf16));
-  b_.kernel_op(op, params, t_.body(Work::mix_rms));
+  b_.kernel_op(op, params, t_.body(Work::mix_rms, sources));
   const std::string score_norm =
       norm_weight(at(layer, query + "_norm"), layer_tensor(layer, query + "_norm.weight"), width);
   const std::string score_proj =
@@ -223,24 +223,6 @@ void Emitter::gemm_f32(const std::string& a, const std::string& w, const std::st
                {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::f32), p_i32(), p_i32(), p_i32()},
                t_.built_in(BuiltIn::gemm_f32));
   b_.call("gemm_f32", {buf(a), buf(w), buf(c), var(kTokens), i32(n), i32(k)});
-}
-
-/// Sums `buffer` [tokens, width] over the ranks, in rank order, in place; nothing for one rank.
-void Emitter::allreduce(const std::string& buffer, int64_t width) {
-  if (l_.ranks == 1) return;
-  if (b_.is_new_op("allreduce")) {
-    m::Op op;
-    op.name = "allreduce";
-    op.params = {inout(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64)};
-    m::Launch launch;
-    launch.entry = "extern:" + t_.built_in(BuiltIn::allreduce_f32);
-    launch.params = {
-        {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64), p_i32()}};
-    launch.args = {{m::ParamRef{0}, m::ParamRef{0}, m::ParamRef{1}, m::RankRef{kGroup}}};
-    op.launches.push_back(std::move(launch));
-    b_.op(std::move(op));
-  }
-  b_.call("allreduce", {buf(buffer), m::ExprArg{m::Expr::mul(m::Expr::of_var(kTokens), width)}});
 }
 
 /// mid = `partial`, summed over the ranks and rounded: the stream starts anew.

@@ -45,18 +45,24 @@ class Emitter {
   void gemm(const std::string& a, const std::string& w, const std::string& c, int64_t n, int64_t k);
   void gemm_f32(const std::string& a, const std::string& w, const std::string& c, int64_t n,
                 int64_t k);
-  void allreduce(const std::string& buffer, int64_t width);
   void land();
   void land_add(const std::string& from, const std::string& to);
   std::string norm_weight(const std::string& name, const std::string& tensor, int64_t width);
+  // emit_collectives.cc
+  void allreduce(const std::string& buffer, int64_t width);
+  void alltoall(const std::string& send, const std::string& receive, m::Expr count);
+  void allgather(const std::string& send, const std::string& receive, m::Expr count);
+  void mailboxes();
+  void collective_op(const std::string& name, BuiltIn built_in, std::vector<m::ParamType> params);
+  void collective(const std::string& name, std::vector<m::CallArg> args);
   // emit_kda.cc
   void kda(int64_t layer, Rows rows);
   void kda_weights(int64_t layer);
   std::string kda_op(Rows rows);
   // emit_mla.cc
-  void mla(int64_t layer);
+  void mla(int64_t layer, Rows rows);
   void mla_weights(int64_t layer);
-  void mla_ops();
+  std::string mla_ops(Rows rows);
   // emit_mlp.cc
   void dense(int64_t layer);
   void situ_mlp(int64_t layer, const std::string& tensors, int64_t inter, const std::string& name);
@@ -66,6 +72,7 @@ class Emitter {
   // emit_head.cc
   void head();
   void sample();
+  void output(const char* name, m::Dtype dtype, m::Fill fill, int64_t width);
 
   m::CallArg rank() const;
   std::string at(int64_t layer, const std::string& name) const;
@@ -73,6 +80,7 @@ class Emitter {
   const Config& c_;
   const Layout l_;
   const Target& t_;
+  int64_t box_floats_ = 0;  ///< of the mailboxes, once they are declared
   Builder& b_;
 };
 

@@ -14,7 +14,7 @@ void Emitter::head() {
   params.insert(params.end(),
                 {in(Dtype::i32), out(Dtype::bf16), p_f32(), p_i32(), p_i32(), p_i32()});
   params.insert(params.end(), sources, in(Dtype::bf16));
-  b_.kernel_op("mix_rms_last", params, t_.body(Work::mix_rms_last));
+  b_.kernel_op("mix_rms_last", params, t_.body(Work::mix_rms_last, sources));
   const std::string norm = norm_weight("norm", global_tensor("model.norm.weight"), width);
   const std::string score_norm = norm_weight(
       "output_attn_res_norm", global_tensor("model.output_attn_res_norm.weight"), width);
@@ -44,41 +44,32 @@ void Emitter::head() {
           {buf("head_in"), buf("lm_head"), buf(own_logits), var(kSeqs), i32(own), i32(width)});
   if (l_.ranks > 1) {
     b_.workspace("logit_parts", Dtype::f32, {l_.ranks, kSeqs, own});
-    const m::ParamType count = m::ParamType::scalar(m::ParamType::What::i64);
-    if (b_.is_new_op("allgather")) {
-      m::Op op;
-      op.name = "allgather";
-      op.params = {in(Dtype::f32), out(Dtype::f32), count};
-      m::Launch launch;
-      launch.entry = "extern:" + t_.built_in(BuiltIn::allgather_f32);
-      launch.params = {{in(Dtype::f32), out(Dtype::f32), count, p_i32()}};
-      launch.args = {{m::ParamRef{0}, m::ParamRef{1}, m::ParamRef{2}, m::RankRef{kGroup}}};
-      op.launches.push_back(std::move(launch));
-      b_.op(std::move(op));
-    }
-    b_.call("allgather", {buf(own_logits), buf("logit_parts"),
-                          m::ExprArg{m::Expr::mul(m::Expr::of_var(kSeqs), own)}});
+    allgather(own_logits, "logit_parts", m::Expr::mul(m::Expr::of_var(kSeqs), own));
     b_.kernel_op("join_columns", {in(Dtype::f32), out(Dtype::f32), p_i32(), p_i32(), p_i32()},
                  t_.body(Work::join_columns));
     b_.call("join_columns",
             {buf("logit_parts"), buf("logits"), i32(l_.ranks), i32(own), var(kSeqs)});
   }
-  sample();
+  output("next_token", Dtype::i32, m::Fill::tokens, 0);
+  if (t_.has_sampling()) return sample();
+  b_.kernel_op("argmax", {in(Dtype::f32), out(Dtype::i32), p_i32(), p_i32()},
+               t_.body(Work::argmax));
+  b_.call("argmax", {buf("logits"), buf("next_token"), i32(c_.vocab), var(kSeqs)});
+}
+
+void Emitter::output(const char* name, m::Dtype dtype, m::Fill fill, int64_t width) {
+  m::Buffer buffer;
+  buffer.name = name;
+  buffer.dtype = dtype;
+  buffer.shape = {m::Dim::of_var(kSeqs)};
+  if (width > 0) buffer.shape.push_back(m::Dim::of(width));
+  buffer.kind = m::BufferKind::output;
+  buffer.fill = fill;
+  b_.buffer(std::move(buffer));
 }
 
 void Emitter::sample() {
-  const auto output = [this](const char* name, Dtype dtype, m::Fill fill, int64_t width) {
-    m::Buffer buffer;
-    buffer.name = name;
-    buffer.dtype = dtype;
-    buffer.shape = {m::Dim::of_var(kSeqs)};
-    if (width > 0) buffer.shape.push_back(m::Dim::of(width));
-    buffer.kind = m::BufferKind::output;
-    buffer.fill = fill;
-    b_.buffer(std::move(buffer));
-  };
   const int64_t top = std::min(kTopLogprobs, c_.vocab);
-  output("next_token", Dtype::i32, m::Fill::tokens, 0);
   output("logprob", Dtype::f32, m::Fill::logprob, 0);
   output("top_tokens", Dtype::i32, m::Fill::top_tokens, top);
   output("top_logprobs", Dtype::f32, m::Fill::top_logprobs, top);

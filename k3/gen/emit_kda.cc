@@ -13,20 +13,21 @@ constexpr double kL2Eps = 1e-6;  // inside the root, on the sum of squares
 
 /// Columns of the fused projection: q | k | v | z | f_a | b, this rank's heads.
 struct Columns {
-  int64_t heads, inner, z, f_a, b, width;
-  Columns(const Config& c, int64_t ranks)
+  int64_t heads, inner, z, f_a, b, width, stride;
+  Columns(const Config& c, int64_t ranks, int64_t row_elements)
       : heads(c.kda_heads / ranks),
         inner(heads * c.kda_dim),
         z(3 * inner),
         f_a(4 * inner),
         b(f_a + c.kda_dim),
-        width(b + heads) {}
+        width(b + heads),
+        stride((width + row_elements - 1) / row_elements * row_elements) {}
 };
 
 }  // namespace
 
 void Emitter::kda_weights(int64_t l) {
-  const Columns columns(c_, l_.ranks);
+  const Columns columns(c_, l_.ranks, t_.row_elements());
   const int64_t inner = c_.kda_inner(), heads = c_.kda_heads, dim = c_.kda_dim;
   const auto t = [l](const char* name) {
     return layer_tensor(l, std::string("self_attn.") + name);
@@ -91,22 +92,26 @@ std::string Emitter::kda_op(Rows rows) {
 }
 
 void Emitter::kda(int64_t l, Rows rows) {
-  const Columns columns(c_, l_.ranks);
+  const Columns columns(c_, l_.ranks, t_.row_elements());
   kda_weights(l);
   const std::string op = kda_op(rows);
-  b_.workspace("kda_in", Dtype::bf16, {kTokens, columns.width});
+  b_.workspace("kda_in", Dtype::bf16, {kTokens, columns.stride});
   b_.workspace("kda_r", Dtype::bf16, {kTokens, columns.inner});
   b_.workspace("kda_out", Dtype::bf16, {kTokens, columns.inner});
   b_.workspace("partial", Dtype::f32, {kTokens, c_.hidden});
 
-  gemm("normed", at(l, "kda_in"), "kda_in", columns.width, c_.hidden);
   b_.extern_op("gemm_from",
                {in(Dtype::bf16), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32(), p_i32(),
                 p_i32(), p_i32()},
                t_.built_in(BuiltIn::gemm_bf16));
+  if (columns.stride == columns.width)
+    gemm("normed", at(l, "kda_in"), "kda_in", columns.width, c_.hidden);
+  else
+    b_.call("gemm_from", {buf("normed"), buf(at(l, "kda_in")), buf("kda_in"), var(kTokens),
+                          i32(columns.width), i32(c_.hidden), i32(columns.stride), i32(c_.hidden)});
   b_.call("gemm_from",
           {buf("kda_in", columns.f_a * 2), buf(at(l, "f_b")), buf("kda_r"), var(kTokens),
-           i32(columns.inner), i32(c_.kda_dim), i32(columns.inner), i32(columns.width)});
+           i32(columns.inner), i32(c_.kda_dim), i32(columns.inner), i32(columns.stride)});
   std::vector<m::CallArg> args = {buf("kda_in"),
                                   buf("kda_r"),
                                   buf(at(l, "q_conv")),
@@ -122,7 +127,7 @@ void Emitter::kda(int64_t l, Rows rows) {
                                   i32(columns.heads),
                                   i32(c_.kda_dim),
                                   i32(c_.taps),
-                                  i32(columns.width),
+                                  i32(columns.stride),
                                   i32(columns.b),
                                   i32(columns.z),
                                   f32(c_.gate_lower_bound),

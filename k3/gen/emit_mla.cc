@@ -39,39 +39,30 @@ void Emitter::mla_weights(int64_t l) {
             {cols_by_rank(t("o_proj.weight"), c_.heads * c_.v_dim, l_.ranks)});
 }
 
-void Emitter::mla_ops() {
+std::string Emitter::mla_ops(Rows rows) {
+  const bool one_row = rows == Rows::one;
+  const std::string attend = one_row ? "mla_attend" : "mla_attend_rows";
   const m::ParamType w = in(Dtype::bf16), n = in(Dtype::i32), i = p_i32();
   b_.kernel_op("mla_prep",
                {w, w, w, n, n, n, inout_state(), out(Dtype::bf16), i, i, i, i, p_f32(), i, i, i, i},
                t_.body(Work::mla_prep));
   b_.kernel_op("mla_absorb", {w, w, out(Dtype::bf16), i, i, i, i, i, i}, t_.body(Work::mla_absorb));
-  b_.kernel_op("mla_attend",
+  b_.kernel_op(attend,
                {w, in_state(), n, n, n, out(Dtype::f32), i, i, i, i, i, p_f32(), i, i, i, i},
-               t_.body(Work::mla_attend));
-  if (l_.ranks > 1 && b_.is_new_op("alltoall")) {
-    m::Op op;
-    op.name = "alltoall";
-    op.params = {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64)};
-    m::Launch launch;
-    launch.entry = "extern:" + t_.built_in(BuiltIn::alltoall_f32);
-    launch.params = {
-        {in(Dtype::f32), out(Dtype::f32), m::ParamType::scalar(m::ParamType::What::i64), i}};
-    launch.args = {{m::ParamRef{0}, m::ParamRef{1}, m::ParamRef{2}, m::RankRef{kGroup}}};
-    op.launches.push_back(std::move(launch));
-    b_.op(std::move(op));
-  }
+               t_.body(one_row ? Work::mla_attend_step : Work::mla_attend_rows));
   b_.kernel_op("mla_merge", {in(Dtype::f32), w, w, out(Dtype::bf16), i, i, i, i, i, i, i, i, i},
                t_.body(Work::mla_merge));
+  return attend;
 }
 
 /// Every rank attends with all heads over the positions it holds; the parts of a head then go to
 /// the rank that owns the head, which merges them in rank order.
-void Emitter::mla(int64_t l) {
+void Emitter::mla(int64_t l, Rows rows) {
   const Columns columns(c_, l_.ranks);
   const std::string kv = fmt::format("kv.{}", l);
   const int64_t q_width = c_.heads * (c_.nope + c_.rope), part_width = c_.kv_lora + 2;
   mla_weights(l);
-  mla_ops();
+  const std::string attend = mla_ops(rows);
   b_.workspace("mla_in", Dtype::bf16, {kTokens, columns.width});
   b_.workspace("mla_q_lat", Dtype::bf16, {kTokens, c_.q_lora});
   b_.workspace("mla_q", Dtype::bf16, {kTokens, q_width});
@@ -89,19 +80,16 @@ void Emitter::mla(int64_t l) {
   b_.call("mla_absorb", {buf("mla_q"), buf(at(l, "kv_b")), buf("mla_q_abs"), i32(c_.heads),
                          i32(c_.nope), i32(c_.rope), i32(c_.v_dim), i32(c_.kv_lora), var(kTokens)});
   const int64_t tokens_a_page = kPageTokens * l_.ranks;
-  b_.call("mla_attend",
-          {buf("mla_q_abs"), state(kv), buf("pages"), buf("cu_seqlens"), buf("seq_len"),
-           buf("mla_part"), i32(c_.heads), i32(c_.kv_lora), i32(c_.rope), i32(kPageTokens),
-           i32((l_.ctx_max + tokens_a_page - 1) / tokens_a_page),
-           f32(1.0 / std::sqrt(static_cast<double>(c_.nope + c_.rope))), rank(), i32(l_.ranks),
-           var(kTokens), var(kSeqs)});
+  b_.call(attend, {buf("mla_q_abs"), state(kv), buf("pages"), buf("cu_seqlens"), buf("seq_len"),
+                   buf("mla_part"), i32(c_.heads), i32(c_.kv_lora), i32(c_.rope), i32(kPageTokens),
+                   i32((l_.ctx_max + tokens_a_page - 1) / tokens_a_page),
+                   f32(1.0 / std::sqrt(static_cast<double>(c_.nope + c_.rope))), rank(),
+                   i32(l_.ranks), var(kTokens), var(kSeqs)});
   std::string parts = "mla_part";
   if (l_.ranks > 1) {
     parts = "mla_parts";
     b_.workspace(parts, Dtype::f32, {l_.ranks, columns.heads, kTokens, part_width});
-    b_.call("alltoall",
-            {buf("mla_part"), buf(parts),
-             m::ExprArg{m::Expr::mul(m::Expr::of_var(kTokens), columns.heads * part_width)}});
+    alltoall("mla_part", parts, m::Expr::mul(m::Expr::of_var(kTokens), columns.heads * part_width));
   }
   b_.call("mla_merge", {buf(parts), buf(at(l, "kv_b")), buf("mla_in"), buf("mla_out"),
                         i32(columns.heads), i32(c_.nope), i32(c_.v_dim), i32(c_.kv_lora),

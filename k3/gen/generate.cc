@@ -48,7 +48,8 @@ m::Manifest base(const Config& config, const Options& options, const Target& tar
   manifest.device = target.device();
   manifest.uses = target.extensions();
   manifest.uses.insert(manifest.uses.end(), extensions.begin(), extensions.end());
-  manifest.meta = m::Meta{"k3-gen", kVersion, config.sha256, layout, "tiktoken.model"};
+  if (!options.plain)
+    manifest.meta = m::Meta{"k3-gen", kVersion, config.sha256, layout, "tiktoken.model"};
   return manifest;
 }
 
@@ -72,7 +73,7 @@ bool has_series(const m::Manifest& manifest) {
   return false;
 }
 
-/// With the modules that some launch names, in the order of the families, and with every extension
+/// With the modules that some launch names, in the order given, and with every extension
 /// that is needed listed.
 Result<m::Manifest> completed(m::Manifest manifest, const std::vector<m::Module>& modules) {
   if (has_series(manifest)) manifest.uses.emplace_back("series");
@@ -90,6 +91,12 @@ Result<m::Manifest> completed(m::Manifest manifest, const std::vector<m::Module>
 
 bool has_kda(const Config& config) {
   return std::find(config.is_mla.begin(), config.is_mla.end(), false) != config.is_mla.end();
+}
+
+std::unique_ptr<Target> target_of(const Config& config, const Options& options,
+                                  const Layout& layout) {
+  return options.device == m::Device::host ? host_target(config, layout)
+                                           : cuda_target(config, layout, options.plain);
 }
 
 Emitter::Rows prompt_rows(bool snapshot) {
@@ -114,13 +121,29 @@ Result<void> check_ranks(const Config& config, int64_t ranks) {
 
 }  // namespace
 
-Result<std::vector<m::Module>> pinned_modules(const std::filesystem::path& dir) {
+Result<std::vector<m::Module>> pinned_modules(m::Device device, const std::filesystem::path& dir) {
   std::vector<m::Module> modules;
-  for (const std::string family : kFamilies) {
-    const std::string file = "kern-host-" + family + ".so";
-    auto bytes = read_file(dir / file, kModuleBytesMax);
-    if (!bytes) return fail(Kind::kernel_artifact, "module `{}`: {}", family, bytes.error().text());
-    modules.push_back({family, file, to_hex(sha256(as_bytes(*bytes)))});
+  const bool host = device == m::Device::host;
+  if (host)
+    for (const std::string family : kFamilies)
+      modules.push_back({family, "kern-host-" + family + ".so", {}});
+  std::error_code error;
+  if (!host)
+    for (const auto& file : std::filesystem::directory_iterator(dir, error))
+      if (file.path().extension() == ".cubin")
+        modules.push_back({file.path().stem().string(), file.path().filename().string(), {}});
+  if (modules.empty())
+    return fail(Kind::kernel_artifact,
+                "no .cubin in `{}`; ci/build_kernels.py builds them into build/lib/kern/cuda",
+                dir.string());
+  if (!host)
+    std::sort(modules.begin(), modules.end(),
+              [](const m::Module& a, const m::Module& b) { return a.name < b.name; });
+  for (m::Module& module : modules) {
+    auto bytes = read_file(dir / module.source, kModuleBytesMax);
+    if (!bytes)
+      return fail(Kind::kernel_artifact, "module `{}`: {}", module.name, bytes.error().text());
+    module.sha256 = to_hex(sha256(as_bytes(*bytes)));
   }
   return modules;
 }
@@ -133,8 +156,8 @@ Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   layout.seqs_max = std::max(bounds.pack, bounds.seqs);
   layout.ctx_max = bounds.ctx;
   layout.logits_output = true;
-  const bool snapshot = has_kda(config);
-  const auto target = host_target(config, layout);
+  const bool snapshot = !options.plain && has_kda(config);
+  const auto target = target_of(config, options, layout);
   Builder builder(
       base(config, options, *target, "one rank, prefill and decode",
            snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
@@ -154,8 +177,8 @@ Result<m::Manifest> prefill(const Config& config, const Options& options) {
   layout.rows_max = bounds.chunk;
   layout.seqs_max = bounds.pack;
   layout.ctx_max = bounds.ctx;
-  const bool snapshot = has_kda(config);
-  const auto target = host_target(config, layout);
+  const bool snapshot = !options.plain && has_kda(config);
+  const auto target = target_of(config, options, layout);
   Builder builder(
       base(config, options, *target, "prefill",
            snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
@@ -175,10 +198,11 @@ Result<m::Manifest> decode(const Config& config, const Options& options, int64_t
   layout.rows_max = bounds.seqs;
   layout.seqs_max = bounds.seqs;
   layout.ctx_max = bounds.ctx;
-  const auto target = host_target(config, layout);
+  const auto target = target_of(config, options, layout);
   Builder builder(base(
       config, options, *target, fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
-      ranks > 1 ? std::vector<std::string>{"collectives"} : std::vector<std::string>{}));
+      ranks > 1 && options.device == m::Device::host ? std::vector<std::string>{"collectives"}
+                                                     : std::vector<std::string>{}));
   Emitter emitter(config, layout, *target, builder);
   emitter.declare(false);
   builder.program(serving_program("decode", bounds.seqs, true));

@@ -23,14 +23,19 @@ struct Limits {
 };
 
 struct Options {
-  std::string model;         ///< the manifest's label
+  std::string model;  ///< the manifest's label
+  kern::manifest::Device device = kern::manifest::Device::host;
+  /// Nothing beyond plain version 7: greedy, NCCL collectives, no snapshots. Device cuda only.
+  bool plain = false;
   bool spelled_out = false;  ///< experts bind by a segment each, without extension `series`
   Limits limits;
   std::vector<kern::manifest::Module> modules;  ///< those not used are left out
 };
 
-/// The host modules in a folder, hashed. Kind kernel_artifact when one is not there.
-kern::Result<std::vector<kern::manifest::Module>> pinned_modules(const std::filesystem::path& dir);
+/// A device's modules in a folder, hashed: kern-host-<family>.so of every family, or every .cubin.
+/// Kind kernel_artifact when there are none or one is missing.
+kern::Result<std::vector<kern::manifest::Module>> pinned_modules(kern::manifest::Device device,
+                                                                 const std::filesystem::path& dir);
 
 /// Prefill and decode on one process, with `logits` as an output.
 kern::Result<kern::manifest::Manifest> one_rank(const Config& config, const Options& options);

@@ -20,9 +20,11 @@ constexpr const char* kUsage =
     "       k3-gen prefill  --config FILE (--stages N | --cut-at LAYER,...) -o DIR\n"
     "       k3-gen prefill  --config FILE -o WHOLE.json\n"
     "       k3-gen decode   --config FILE --ranks R -o D.json\n"
-    "each takes [--device host] [--modules DIR] [--model LABEL] [--binds series|plain]\n"
+    "each takes [--device host|cuda] [--plain] [--modules DIR] [--model LABEL] [--binds "
+    "series|plain]\n"
     "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N]\n"
     "layers are counted from 0; a stage starts before each layer of --cut-at\n"
+    "  --plain     device cuda, no extension of version 7: greedy, NCCL, no snapshots\n"
     "  --modules   folder of the kernels to pin (default: this build's own)\n"
     "  --model     the manifest's label (default: the config's name, or its folder's)\n"
     "  --max-seqs  sequences of a decode step    --max-ctx  positions of one sequence\n"
@@ -54,6 +56,11 @@ Result<Flags> parse_flags(int argc, char** argv) {
   Flags flags;
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
+    if (name == "--plain") {
+      if (!flags.emplace(name, "").second) return fail(Kind::caller, "`{}`: given twice", name);
+      --i;
+      continue;
+    }
     if (std::find(std::begin(kKnown), std::end(kKnown), name) == std::end(kKnown))
       return fail(Kind::caller, "`{}`: unknown flag (see --help)", name);
     if (i + 1 == argc) return fail(Kind::caller, "`{}`: expected a value", name);
@@ -64,8 +71,11 @@ Result<Flags> parse_flags(int argc, char** argv) {
   KERN_TRY_VOID(check_command(argv[1], flags));
   for (const char* needed : {"--config", "-o"})
     if (flags.count(needed) == 0) return fail(Kind::caller, "`{}` is missing (see --help)", needed);
-  if (const auto device = flags.find("--device"); device != flags.end() && device->second != "host")
-    return fail(Kind::caller, "`--device`: expected host, got {}", device->second);
+  const auto device = flags.find("--device");
+  if (device != flags.end() && device->second != "host" && device->second != "cuda")
+    return fail(Kind::caller, "`--device`: expected host or cuda, got {}", device->second);
+  if (flags.count("--plain") != 0 && (device == flags.end() || device->second != "cuda"))
+    return fail(Kind::caller, "`--plain`: only with --device cuda");
   return flags;
 }
 
@@ -102,15 +112,21 @@ Result<k3::Options> options_of(const Flags& flags) {
   k3::Options options;
   const auto given = [&](const char* name) { return flags.count(name) != 0; };
   options.model = given("--model") ? flags.at("--model") : label_of(flags.at("--config"));
-  const std::string binds = given("--binds") ? flags.at("--binds") : "series";
+  options.plain = given("--plain");
+  const std::string usual = options.plain ? "plain" : "series";
+  const std::string binds = given("--binds") ? flags.at("--binds") : usual;
   if (binds != "series" && binds != "plain")
     return fail(Kind::caller, "`--binds`: expected series or plain, got {}", binds);
+  if (options.plain && binds != "plain")
+    return fail(Kind::caller, "`--binds` {}: not together with --plain", binds);
   options.spelled_out = binds == "plain";
-  const std::filesystem::path modules =
-      given("--modules")
-          ? std::filesystem::path(flags.at("--modules"))
-          : std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern";
-  KERN_TRY(pinned, k3::pinned_modules(modules));
+  const bool cuda = given("--device") && flags.at("--device") == "cuda";
+  options.device = cuda ? manifest::Device::cuda : manifest::Device::host;
+  std::filesystem::path modules =
+      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern";
+  if (cuda) modules /= "cuda";
+  if (given("--modules")) modules = flags.at("--modules");
+  KERN_TRY(pinned, k3::pinned_modules(options.device, modules));
   options.modules = std::move(pinned);
   KERN_TRY(seqs, number(flags, "--max-seqs"));
   KERN_TRY(ctx, number(flags, "--max-ctx"));

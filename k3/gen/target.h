@@ -41,10 +41,12 @@ enum class Work {
   kda_rows_snapshot,  ///< the same, and leaves snapshots
   mla_prep,
   mla_absorb,
-  mla_attend,
+  mla_attend_step,  ///< one row a sequence
+  mla_attend_rows,  ///< any rows a sequence
   mla_merge,
   join_columns,
-  sample
+  sample,
+  argmax  ///< in place of sample where there is no choice
 };
 
 /// The matrix products and collectives that the runtime has built in.
@@ -57,12 +59,21 @@ class Target {
   /// Extensions that every manifest of this device lists, sorted.
   virtual std::vector<std::string> extensions() const = 0;
   /// The implementation of an op; launches that name no parameters take the op's in order.
-  virtual Body body(Work work) const = 0;
+  /// `sources`: bank rows of a mix.
+  virtual Body body(Work work, int64_t sources = 0) const = 0;
   /// The name behind `extern:`.
   virtual std::string built_in(BuiltIn built_in) const = 0;
+  /// Whether collectives are kernels over mailboxes that every rank has mapped, not built-ins.
+  virtual bool has_mailboxes() const { return false; }
+  /// Whether the next token is drawn by the caller's parameters, or always the likeliest.
+  virtual bool has_sampling() const { return true; }
+  /// Rows of a fused projection begin at multiples of so many elements.
+  virtual int64_t row_elements() const { return 1; }
 };
 
 std::unique_ptr<Target> host_target(const Config& config, const Layout& layout);
+/// `plain`: nothing beyond plain version 7.
+std::unique_ptr<Target> cuda_target(const Config& config, const Layout& layout, bool plain);
 
 /// Places of the parameters of `routed_experts`.
 enum RoutedParam : int64_t {

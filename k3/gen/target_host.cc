@@ -38,7 +38,7 @@ class HostTarget final : public Target {
 
   m::Device device() const override { return m::Device::host; }
   std::vector<std::string> extensions() const override { return {"host", "meta", "sampling"}; }
-  Body body(Work work) const override;
+  Body body(Work work, int64_t sources) const override;
   std::string built_in(BuiltIn built_in) const override;
 
  private:
@@ -160,7 +160,7 @@ m::Launch HostTarget::attend() const {
                 4 * (kPageTokens * c_.kv_lora + group * (kPageTokens + c_.kv_lora)));
 }
 
-Body HostTarget::body(Work work) const {
+Body HostTarget::body(Work work, int64_t /*sources*/) const {
   const auto of_rows = [](const char* family, const char* entry, int64_t rows,
                           int64_t shared_bytes = 0) {
     return Body{{}, {launch(family, entry, {blocks_of(kTokens, rows)}, shared_bytes)}};
@@ -205,7 +205,8 @@ Body HostTarget::body(Work work) const {
       return {{},
               {launch("mla", "kern_mla_absorb", {m::Expr::constant(c_.heads), row_blocks},
                       kRowsABlock * c_.kv_lora * 4)}};
-    case Work::mla_attend:
+    case Work::mla_attend_step:
+    case Work::mla_attend_rows:
       return {{}, {attend()}};
     case Work::mla_merge:
       return {{},
@@ -213,6 +214,8 @@ Body HostTarget::body(Work work) const {
                       kRowsABlock * c_.kv_lora * 2)}};
     case Work::join_columns:
       return of_seqs("head", "kern_join_columns");
+    case Work::argmax:
+      break;
     case Work::sample:
       return of_seqs("head", "kern_sample");
   }

@@ -63,7 +63,8 @@ const safetensors::Catalog& checkpoint_of(const std::string& name) {
 k3::Options options(const std::string& model) {
   k3::Options options;
   options.model = model;
-  auto modules = k3::pinned_modules(std::string(KERN_BUILD_DIR) + "/lib/kern");
+  auto modules =
+      k3::pinned_modules(kern::manifest::Device::host, std::string(KERN_BUILD_DIR) + "/lib/kern");
   if (!modules) FAIL(modules.error().text());
   options.modules = *modules;
   options.limits.seqs_max = 4;

@@ -7,9 +7,9 @@
 //   in f32 [ranks, count] send; out f32 [ranks, count] receive; i64 count
 // kern_allgather_f32:  receive block r = rank r's send
 //   in f32 [count] send; out f32 [ranks, count] receive; i64 count
-// each then: in u64 [ranks] mails; in u64 [ranks] flags; inout u32 [blocks] letters;
-//   i32 box_floats, rank, ranks
-// Mailboxes: see device/comm/mailbox.cuh; mail is f32 [2, ranks, blocks, box_floats].
+// each then: inout f32 [2, ranks, blocks, box_floats] mail; inout u32 [ranks, blocks] flags;
+//   inout u32 [blocks] letters; in u64 [ranks] mails, flags_of; i32 box_floats, rank, ranks
+// Mailboxes: see device/comm/mailbox.cuh.
 //
 // grid: [blocks, 1, 1], the same in every launch that shares the mailboxes, and small enough that
 // the blocks of all ranks on one device are resident together: they wait for each other.
@@ -69,23 +69,24 @@ __device__ __forceinline__ void copy(float* to, const float* from, int64_t count
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    kern_allreduce_f32(float* data, int64_t count, const uint64_t* mails, const uint64_t* flags,
-                       uint32_t* letters, int box_floats, int rank, int ranks) {
-  Mailbox mail(mails, flags, letters, int64_t{box_floats} * 4, rank, ranks);
+    kern_allreduce_f32(float* data, int64_t count, float* mail, uint32_t* flags,
+                       uint32_t* letters, const uint64_t* mails, const uint64_t* flags_of,
+                       int box_floats, int rank, int ranks) {
+  Mailbox box(mail, flags, letters, mails, flags_of, box_floats, rank, ranks);
   each_round(count, box_floats, [&](Share share) {
     float* own = data + share.first;
     for (int hop = 1; hop < ranks; ++hop) {
       const int peer = (rank + hop) % ranks;
-      copy(reinterpret_cast<float*>(mail.box(peer, rank)), own, share.count);
+      copy(box.outbox(peer), own, share.count);
     }
-    mail.exchange();
+    box.exchange();
     const bool vectors = is_aligned(own);
     const int64_t end = vectors ? share.count / 4 * 4 : 0;
     for (int64_t i = threadIdx.x * 4; i < end; i += kThreads * 4) {
       float4 sum;
       for (int r = 0; r < ranks; ++r) {
         const uint4 bits = r == rank ? *reinterpret_cast<const uint4*>(own + i)
-                                     : kern::comm::load_letter(mail.box(rank, r) + i * 4);
+                                     : kern::comm::load_letter(box.inbox(r) + i);
         const float4 part = {__uint_as_float(bits.x), __uint_as_float(bits.y),
                              __uint_as_float(bits.z), __uint_as_float(bits.w)};
         sum = r == 0 ? part
@@ -97,61 +98,61 @@ extern "C" __global__ void __launch_bounds__(kThreads)
       float sum = 0;
       for (int r = 0; r < ranks; ++r) {
         const float part =
-            r == rank ? own[i] : load_letter(reinterpret_cast<float*>(mail.box(rank, r)) + i);
+            r == rank ? own[i] : load_letter(box.inbox(r) + i);
         sum = r == 0 ? part : sum + part;
       }
       own[i] = sum;
     }
     __syncthreads();
-    ++mail.number;
+    ++box.number;
   });
-  --mail.number;
-  mail.done();
+  --box.number;
+  box.done();
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    kern_alltoall_f32(const float* send, float* receive, int64_t count, const uint64_t* mails,
-                      const uint64_t* flags, uint32_t* letters, int box_floats, int rank,
-                      int ranks) {
-  Mailbox mail(mails, flags, letters, int64_t{box_floats} * 4, rank, ranks);
+    kern_alltoall_f32(const float* send, float* receive, int64_t count, float* mail,
+                      uint32_t* flags, uint32_t* letters, const uint64_t* mails,
+                      const uint64_t* flags_of, int box_floats, int rank, int ranks) {
+  Mailbox box(mail, flags, letters, mails, flags_of, box_floats, rank, ranks);
   each_round(count, box_floats, [&](Share share) {
     for (int hop = 1; hop < ranks; ++hop) {
       const int peer = (rank + hop) % ranks;
-      copy(reinterpret_cast<float*>(mail.box(peer, rank)), send + peer * count + share.first,
+      copy(box.outbox(peer), send + peer * count + share.first,
            share.count);
     }
     copy(receive + rank * count + share.first, send + rank * count + share.first, share.count);
-    mail.exchange();
+    box.exchange();
     for (int peer = 0; peer < ranks; ++peer)
       if (peer != rank)
         copy(receive + peer * count + share.first,
-             reinterpret_cast<const float*>(mail.box(rank, peer)), share.count);
+             box.inbox(peer), share.count);
     __syncthreads();
-    ++mail.number;
+    ++box.number;
   });
-  --mail.number;
-  mail.done();
+  --box.number;
+  box.done();
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    kern_allgather_f32(const float* send, float* receive, int64_t count, const uint64_t* mails,
-                       const uint64_t* flags, uint32_t* letters, int box_floats, int rank,
-                       int ranks) {
-  Mailbox mail(mails, flags, letters, int64_t{box_floats} * 4, rank, ranks);
+    kern_allgather_f32(const float* send, float* receive, int64_t count, float* mail,
+                       uint32_t* flags, uint32_t* letters, const uint64_t* mails,
+                       const uint64_t* flags_of, int box_floats, int rank, int ranks) {
+  Mailbox box(mail, flags, letters, mails, flags_of, box_floats, rank, ranks);
   each_round(count, box_floats, [&](Share share) {
     for (int hop = 1; hop < ranks; ++hop) {
       const int peer = (rank + hop) % ranks;
-      copy(reinterpret_cast<float*>(mail.box(peer, rank)), send + share.first, share.count);
+      copy(box.outbox(peer), send + share.first, share.count);
     }
     copy(receive + rank * count + share.first, send + share.first, share.count);
-    mail.exchange();
+    box.exchange();
     for (int peer = 0; peer < ranks; ++peer)
       if (peer != rank)
         copy(receive + peer * count + share.first,
-             reinterpret_cast<const float*>(mail.box(rank, peer)), share.count);
+             box.inbox(peer), share.count);
     __syncthreads();
-    ++mail.number;
+    ++box.number;
   });
-  --mail.number;
-  mail.done();
+  --box.number;
+  box.done();
 }

@@ -12,7 +12,7 @@
 /// A rank that never writes is waited for kPatience, then the launch traps: the step fails instead
 /// of hanging.
 /// Memory, of one rank:
-///   mail   [2 parities][ranks][blocks][box bytes]: written by the peers
+///   mail   f32 [2 parities][ranks][blocks][box_floats]: written by the peers
 ///   flags  u32 [ranks][blocks]: number of the last letter from that rank to that block
 ///   count  u32 [blocks]: letters this block has sent; only its own
 /// All zero at the start.
@@ -51,28 +51,35 @@ __device__ __forceinline__ uint4 load_letter(const void* from) {
 
 /// One block's view of the mailboxes in one launch.
 struct Mailbox {
-  const uint64_t* mails;  ///< [ranks], addresses of every rank's mail
-  const uint64_t* flags;  ///< [ranks], addresses of every rank's flags
-  uint32_t* count;        ///< this rank's own counters
-  int64_t box_bytes;
+  float* mail;      ///< this rank's own
+  uint32_t* flags;  ///< this rank's own
+  uint32_t* count;  ///< this rank's own
+  const uint64_t* mails;     ///< [ranks], the address of every rank's mail
+  const uint64_t* flags_of;  ///< [ranks], the address of every rank's flags
+  int64_t box_floats;
   int rank, ranks;
   uint32_t number;  ///< of the letters at hand
 
-  __device__ Mailbox(const uint64_t* mails, const uint64_t* flags, uint32_t* count,
-                     int64_t box_bytes, int rank, int ranks)
-      : mails(mails),
+  __device__ Mailbox(float* mail, uint32_t* flags, uint32_t* count, const uint64_t* mails,
+                     const uint64_t* flags_of, int box_floats, int rank, int ranks)
+      : mail(mail),
         flags(flags),
         count(count),
-        box_bytes(box_bytes),
+        mails(mails),
+        flags_of(flags_of),
+        box_floats(box_floats),
         rank(rank),
         ranks(ranks),
         number(count[blockIdx.x] + 1) {}
 
-  /// Where `from`'s letter to this block of rank `to` lies.
-  __device__ unsigned char* box(int to, int from) const {
-    const int64_t place = (int64_t{number & 1} * ranks + from) * gridDim.x + blockIdx.x;
-    return reinterpret_cast<unsigned char*>(mails[to]) + place * box_bytes;
+  /// Where rank `from`'s letter to this block lies, in every mail alike.
+  __device__ int64_t place(int from) const {
+    return ((int64_t{number & 1} * ranks + from) * gridDim.x + blockIdx.x) * box_floats;
   }
+  __device__ float* outbox(int to) const {
+    return reinterpret_cast<float*>(mails[to]) + place(rank);
+  }
+  __device__ const float* inbox(int from) const { return mail + place(from); }
 
   /// After every thread has written: tells all ranks, waits for all.
   __device__ void exchange() const {
@@ -80,9 +87,8 @@ struct Mailbox {
     __syncthreads();
     if (threadIdx.x < ranks && threadIdx.x != rank) {
       const int peer = threadIdx.x;
-      tell(reinterpret_cast<uint32_t*>(flags[peer]) + rank * gridDim.x + blockIdx.x, number);
-      const uint32_t* mine =
-          reinterpret_cast<const uint32_t*>(flags[rank]) + peer * gridDim.x + blockIdx.x;
+      tell(reinterpret_cast<uint32_t*>(flags_of[peer]) + rank * gridDim.x + blockIdx.x, number);
+      const uint32_t* mine = flags + peer * gridDim.x + blockIdx.x;
       const uint64_t start = now_ns();
       while (static_cast<int32_t>(told(mine) - number) < 0)
         if (now_ns() - start > kPatienceNs) __trap();
