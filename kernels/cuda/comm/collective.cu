@@ -69,9 +69,9 @@ __device__ __forceinline__ void copy(float* to, const float* from, int64_t count
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    kern_allreduce_f32(float* data, int64_t count, float* mail, uint32_t* flags,
-                       uint32_t* letters, const uint64_t* mails, const uint64_t* flags_of,
-                       int box_floats, int rank, int ranks) {
+    kern_allreduce_f32(float* data, int64_t count, float* mail, uint32_t* flags, uint32_t* letters,
+                       const uint64_t* mails, const uint64_t* flags_of, int box_floats, int rank,
+                       int ranks) {
   Mailbox box(mail, flags, letters, mails, flags_of, box_floats, rank, ranks);
   each_round(count, box_floats, [&](Share share) {
     float* own = data + share.first;
@@ -89,16 +89,15 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                                      : kern::comm::load_letter(box.inbox(r) + i);
         const float4 part = {__uint_as_float(bits.x), __uint_as_float(bits.y),
                              __uint_as_float(bits.z), __uint_as_float(bits.w)};
-        sum = r == 0 ? part
-                     : float4{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+        sum =
+            r == 0 ? part : float4{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
       }
       *reinterpret_cast<float4*>(own + i) = sum;
     }
     for (int64_t i = end + threadIdx.x; i < share.count; i += kThreads) {
       float sum = 0;
       for (int r = 0; r < ranks; ++r) {
-        const float part =
-            r == rank ? own[i] : load_letter(box.inbox(r) + i);
+        const float part = r == rank ? own[i] : load_letter(box.inbox(r) + i);
         sum = r == 0 ? part : sum + part;
       }
       own[i] = sum;
@@ -118,15 +117,12 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   each_round(count, box_floats, [&](Share share) {
     for (int hop = 1; hop < ranks; ++hop) {
       const int peer = (rank + hop) % ranks;
-      copy(box.outbox(peer), send + peer * count + share.first,
-           share.count);
+      copy(box.outbox(peer), send + peer * count + share.first, share.count);
     }
     copy(receive + rank * count + share.first, send + rank * count + share.first, share.count);
     box.exchange();
     for (int peer = 0; peer < ranks; ++peer)
-      if (peer != rank)
-        copy(receive + peer * count + share.first,
-             box.inbox(peer), share.count);
+      if (peer != rank) copy(receive + peer * count + share.first, box.inbox(peer), share.count);
     __syncthreads();
     ++box.number;
   });
@@ -147,9 +143,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     copy(receive + rank * count + share.first, send + share.first, share.count);
     box.exchange();
     for (int peer = 0; peer < ranks; ++peer)
-      if (peer != rank)
-        copy(receive + peer * count + share.first,
-             box.inbox(peer), share.count);
+      if (peer != rank) copy(receive + peer * count + share.first, box.inbox(peer), share.count);
     __syncthreads();
     ++box.number;
   });

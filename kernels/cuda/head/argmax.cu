@@ -49,7 +49,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     for (int distance = 16; distance > 0; distance /= 2)
       best = later(best, __shfl_xor_sync(0xFFFFFFFFU, best, distance));
     if (threadIdx.x == 0)
-      token[row] = best >> 32 == 0xFFFFFFFFU ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
+      token[row] =
+          best >> 32 == 0xFFFFFFFFU ? -1 : static_cast<int32_t>(~static_cast<uint32_t>(best));
     __syncthreads();
   }
 }

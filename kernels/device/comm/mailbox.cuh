@@ -3,8 +3,8 @@
 /// box in it for every sender and block, and a counter beside each box that says which letter lies
 /// there.
 ///
-/// Every rank makes the same collectives in the same order with the same grid, so the n-th letter of
-/// a block is the n-th everywhere. A block writes the n-th letters of its own into the boxes of
+/// Every rank makes the same collectives in the same order with the same grid, so the n-th letter
+/// of a block is the n-th everywhere. A block writes the n-th letters of its own into the boxes of
 /// parity n mod 2, tells each receiver, and waits for the letter of every rank. Two parities are
 /// enough: a rank that writes letter n + 2 has seen every rank's letter n + 1, and a rank writes
 /// letter n + 1 only after it has read the n-th ones.
@@ -51,9 +51,9 @@ __device__ __forceinline__ uint4 load_letter(const void* from) {
 
 /// One block's view of the mailboxes in one launch.
 struct Mailbox {
-  float* mail;      ///< this rank's own
-  uint32_t* flags;  ///< this rank's own
-  uint32_t* count;  ///< this rank's own
+  float* mail;               ///< this rank's own
+  uint32_t* flags;           ///< this rank's own
+  uint32_t* count;           ///< this rank's own
   const uint64_t* mails;     ///< [ranks], the address of every rank's mail
   const uint64_t* flags_of;  ///< [ranks], the address of every rank's flags
   int64_t box_floats;
