@@ -158,9 +158,9 @@ int cmd_verify(const Arguments& arguments) {
   if (const auto over = read_settings(arguments, settings)) return *over;
   std::vector<Outcome> outcomes;
   for (const std::string& file : settings.files) {
-    const auto text = read_manifest(file);
-    if (!text) return kUsage;
-    outcomes.push_back(look_at(file, *text, settings));
+    const auto mapped = map_manifest(file);
+    if (!mapped) return kUsage;
+    outcomes.push_back(look_at(file, text_of(*mapped), settings));
   }
   if (!settings.checkpoint.empty()) {
     const auto catalog = safetensors::Catalog::open(settings.checkpoint);

@@ -1,10 +1,9 @@
 #include "command.h"
 
 #include <fmt/core.h>
+#include <sys/mman.h>
 
 #include <iostream>
-
-#include "kern/base/file.h"
 
 namespace kern::app {
 
@@ -35,17 +34,30 @@ std::optional<int> read_options(const Arguments& arguments, const Usage& usage,
   return std::nullopt;
 }
 
-std::optional<std::string> read_manifest(const std::string& path) {
-  auto text = read_file(path, kManifestBytesMax);
-  if (text) return std::move(*text);
-  fmt::print(stderr, "kern: {}\n", text.error().text());
-  return std::nullopt;
+std::optional<MappedFile> map_manifest(const std::string& path) {
+  auto file = MappedFile::open(path);
+  if (file && file->bytes().size() > kManifestBytesMax)
+    file = fail(Kind::io, "`{}` has {} bytes, more than {}", path, file->bytes().size(),
+                kManifestBytesMax);
+  if (!file) {
+    fmt::print(stderr, "kern: {}\n", file.error().text());
+    return std::nullopt;
+  }
+#ifdef MADV_POPULATE_READ
+  // every page at once costs less than a fault each; an older kernel refuses, and they come so
+  ::madvise(const_cast<std::byte*>(file->bytes().data()), file->bytes().size(), MADV_POPULATE_READ);
+#endif
+  return std::move(*file);
+}
+
+std::string_view text_of(const MappedFile& file) {
+  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
 }
 
 tl::expected<manifest::Verified, int> load_manifest(const std::string& path) {
-  const auto text = read_manifest(path);
-  if (!text) return tl::unexpected<int>(kUsage);
-  auto verified = manifest::load(*text);
+  const auto file = map_manifest(path);
+  if (!file) return tl::unexpected<int>(kUsage);
+  auto verified = manifest::load(text_of(*file));
   if (verified) return std::move(*verified);
   fmt::print(stderr, "kern: {}\n", manifest::to_error(verified.error(), path).text());
   return tl::unexpected<int>(kProblems);

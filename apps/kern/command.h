@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kern/base/file.h"
 #include "kern/manifest/verify.h"
 
 namespace kern::app {
@@ -48,8 +49,9 @@ std::optional<int> read_options(const Arguments& arguments, const Usage& usage,
 /// A manifest file, read and verified; complains on standard error and gives the exit code.
 tl::expected<manifest::Verified, int> load_manifest(const std::string& path);
 
-/// The bytes of a manifest file; complains on standard error.
-std::optional<std::string> read_manifest(const std::string& path);
+/// A manifest file, mapped; complains on standard error.
+std::optional<MappedFile> map_manifest(const std::string& path);
+std::string_view text_of(const MappedFile& file);
 
 /// A JSON string literal.
 std::string json_quoted(std::string_view text);

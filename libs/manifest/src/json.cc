@@ -15,6 +15,7 @@ namespace kern::manifest {
 namespace {
 
 constexpr size_t kDepthMax = 1024;
+constexpr size_t kNone = std::numeric_limits<size_t>::max();
 constexpr size_t kSafeDigits = 18;  // a number of so many digits fits int64
 
 bool is_space(char c) {
@@ -88,7 +89,9 @@ class JsonText {
       case '[':
         return true;
       case '"':
-        return has_no_escape(at) || parse_alone(at).has_value();
+        if (token(at).find('\\') != std::string_view::npos) return parse_alone(at).has_value();
+        plain_ = at;
+        return true;
       case 't':
         return is_word(at, "true", simdjson::T_ATOM_ERROR);
       case 'f':
@@ -103,13 +106,25 @@ class JsonText {
         fail(simdjson::TAPE_ERROR);
         return false;
       default:
-        return short_integer(token(at)).has_value() || parse_alone(at).has_value();
+        return integer_at(at).has_value() || parse_alone(at).has_value();
     }
+  }
+
+  /// A number that is short enough to be an integer without a doubt.
+  std::optional<int64_t> integer_at(size_t at) {
+    if (counted_ == at) return integer_;
+    const auto value = short_integer(token(at));
+    if (value) {
+      counted_ = at;
+      integer_ = *value;
+    }
+    return value;
   }
 
   std::string_view text_at(size_t at) {
     const std::string_view quoted = token(at);
-    if (has_no_escape(at)) return quoted.substr(1, quoted.size() - 2);
+    if (plain_ == at || quoted.find('\\') == std::string_view::npos)
+      return quoted.substr(1, quoted.size() - 2);
     const auto element = parse_alone(at);
     std::string_view text;
     if (!element || element->get(text) != simdjson::SUCCESS) return {};
@@ -168,8 +183,6 @@ class JsonText {
   }
 
  private:
-  bool has_no_escape(size_t at) const { return token(at).find('\\') == std::string_view::npos; }
-
   bool is_word(size_t at, std::string_view word, simdjson::error_code otherwise) {
     if (token(at) == word) return true;
     fail(otherwise);
@@ -217,6 +230,10 @@ class JsonText {
   size_t count_ = 0;
   size_t depth_ = 0;
   size_t walked_ = 0, walked_end_ = 0;  ///< the container walked last, and past its end
+  // what was checked last is mostly what is asked for next
+  size_t plain_ = kNone;    ///< a string without escapes
+  size_t counted_ = kNone;  ///< a short integer, and its value
+  int64_t integer_ = 0;
   simdjson::error_code error_ = simdjson::SUCCESS;
   simdjson::dom::parser scalars_;
   std::deque<std::string> unescaped_;
@@ -238,7 +255,7 @@ Json::Type Json::type() const {
     default:
       break;
   }
-  if (short_integer(text_->token(at_))) return Type::integer;
+  if (text_->integer_at(at_)) return Type::integer;
   const auto element = text_->parse_alone(at_);
   return element && element->is_int64() ? Type::integer : Type::real;
 }
@@ -267,7 +284,7 @@ bool Json::boolean() const {
 }
 
 int64_t Json::integer() const {
-  if (const auto value = short_integer(text_->token(at_))) return *value;
+  if (const auto value = text_->integer_at(at_)) return *value;
   const auto element = text_->parse_alone(at_);
   int64_t value = 0;
   const bool is_integer = element && element->get(value) == simdjson::SUCCESS;
