@@ -119,13 +119,17 @@ void Machine::run(const std::string& program, const std::vector<Feed>& feeds) {
   }
   const size_t seqs = feeds.size();
   const int32_t rows = sums.back();
-  sums.resize(manifest_.buffer("cu_seqlens")->shape[0].value, rows);
+  if (const auto* all = manifest_.buffer("cu_seqlens"))
+    sums.resize(static_cast<size_t>(all->shape[0].value), rows);
   put("token", token), put("slot", slot), put("seq_len", seq_len), put("lines", lines);
   put("snapshot", snapshot), put("pages", pages), put("cu_seqlens", sums);
   put("temperature", std::vector<float>(seqs, 0)), put("top_p", std::vector<float>(seqs, 1));
   put("top_k", Tokens(seqs, 0)), put("min_p", std::vector<float>(seqs, 0));
   put("seed", std::vector<int64_t>(seqs, 0)), put("draw", Tokens(seqs, 0));
-  const runtime::VarValue vars[] = {{"tokens", rows}, {"seqs", static_cast<int64_t>(seqs)}};
+  std::vector<runtime::VarValue> vars;  // a stage has only the vars it uses
+  for (const auto& [name, value] :
+       {std::pair("tokens", int64_t{rows}), std::pair("seqs", static_cast<int64_t>(seqs))})
+    if (manifest_.var(name) != nullptr) vars.push_back({name, value});
   const auto done = runtime_->run(program, vars);
   if (!done) FAIL(done.error().text());
 }
