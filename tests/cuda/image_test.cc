@@ -109,6 +109,53 @@ TEST_CASE("a file cut anywhere, or with any byte changed, reads nothing outside 
   }
 }
 
+TEST_CASE("bulk copies by multicast are told from the others by their encoding", "[cuda][image]") {
+  struct Sample {
+    const char* text;
+    uint64_t low, high;
+    bool is_multicast;
+  };
+  // As nvcc 13.0 encodes them for sm_90a, each with and without a cache hint where it has one.
+  const Sample samples[] = {
+      {"UTMALDG.1D", 0x00000004080075b4, 0x0001d80008000000, false},
+      {"UTMALDG.1D hint", 0x000008040a0075b4, 0x0001d80008001000, false},
+      {"UTMALDG.1D.MULTICAST", 0x00000004080073b4, 0x0001d80008000807, true},
+      {"UTMALDG.2D", 0x00000004080075b4, 0x0001f40008008000, false},
+      {"UTMALDG.2D.MULTICAST", 0x00000004080073b4, 0x0001f4000800880a, true},
+      {"UTMALDG.2D.MULTICAST hint", 0x000008040a0073b4, 0x0001f4000800980c, true},
+      {"UTMALDG.3D.IM2COL", 0x00000008060073b4, 0x0001f20008050004, false},
+      {"UTMALDG.3D.IM2COL.MULTICAST", 0x00000008060073b4, 0x0001f20008050804, true},
+      {"UTMALDG.5D", 0x00000008060075b4, 0x0001ee0008020000, false},
+      {"UTMALDG.5D.MULTICAST", 0x00000008060073b4, 0x0001ee0008020804, true},
+      {"UBLKCP.S.G", 0x00000004080073ba, 0x0001d80008000206, false},
+      {"UBLKCP.S.G hint", 0x000008040a0073ba, 0x0001d80008001206, false},
+      {"UBLKCP.G.S", 0x00000006040073ba, 0x0001e40008000405, false},
+      {"UBLKCP.S.S", 0x00000004070073ba, 0x0001d80008000606, false},
+      {"UBLKCP.S.G.MULTICAST", 0x00000004080073ba, 0x0001d80008000a06, true},
+      {"UBLKCP.S.G.MULTICAST hint", 0x000008040a0073ba, 0x0001d80008001a06, true},
+      {"UBLKRED.G.S.ADD", 0x00000006040073bb, 0x0001d800080a0405, false},
+      {"UBLKPF.L2", 0x00000000060073bc, 0x0001e40008000004, false},
+      {"STG.E", 0x0000000702007986, 0x000fe2000c101904, false},
+  };
+  for (const Sample& sample : samples) {
+    INFO(sample.text);
+    std::string code(16, '\0');
+    std::memcpy(code.data(), &sample.low, 8);
+    std::memcpy(code.data() + 8, &sample.high, 8);
+    const auto expected = sample.is_multicast ? cuda::Multicast::found : cuda::Multicast::none;
+    const std::string cubin = kern_test::fake_cubin(std::string(32, '\0') + code);
+    CHECK(cuda::scan_multicast(as_bytes(cubin)) == expected);
+  }
+}
+
+TEST_CASE("code that cannot be searched is unknown, not clean", "[cuda][image]") {
+  std::string other = kern_test::fake_cubin();
+  other[49] = 100;  // e_flags' second byte: sm_100
+  CHECK(cuda::scan_multicast(as_bytes(other)) == cuda::Multicast::unknown);
+  CHECK(cuda::scan_multicast(as_bytes(fatbin("compressed, or PTX"))) == cuda::Multicast::unknown);
+  CHECK(cuda::scan_multicast({}) == cuda::Multicast::unknown);
+}
+
 TEST_CASE("images without code for the device are passed over while one has it", "[cuda][module]") {
   FakeDriver fake;
   fake.kernels["k"] = {{8}, [](const cuda::api::LaunchConfig&, void* const*) {}};

@@ -10,13 +10,13 @@ using namespace kern::runtime;
 TEST_CASE("two buffers that are never alive together share their bytes", "[runtime][liveness]") {
   const Interval intervals[] = {{100, 0, 1}, {100, 2, 3}, {100, 1, 2}};
   const ArenaPlan plan = plan_arena(intervals);
-  CHECK(plan.offsets == std::vector<int64_t>{0, 0, 128});
-  CHECK(plan.bytes == 256);
+  CHECK(plan.offsets == std::vector<int64_t>{0, 0, 256});
+  CHECK(plan.bytes == 512);
 }
 
 TEST_CASE("a buffer read by the call that writes another does not share with it",
           "[runtime][liveness]") {
-  const Interval intervals[] = {{64, 0, 1}, {64, 1, 2}};
+  const Interval intervals[] = {{256, 0, 1}, {256, 1, 2}};
   const ArenaPlan plan = plan_arena(intervals);
   CHECK(plan.offsets[0] != plan.offsets[1]);
 }
@@ -34,7 +34,7 @@ TEST_CASE("no plan ever lets two living buffers overlap", "[runtime][liveness][p
       i.bytes = static_cast<int64_t>(prng.below(1000));
       i.first_call = static_cast<int64_t>(prng.below(20));
       i.last_call = i.first_call + static_cast<int64_t>(prng.below(6));
-      sum += (i.bytes + 63) / 64 * 64;
+      sum += (i.bytes + kArenaAlignment - 1) / kArenaAlignment * kArenaAlignment;
     }
     const ArenaPlan plan = plan_arena(intervals);
     INFO("seed " << seed);

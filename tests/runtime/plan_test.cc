@@ -73,15 +73,15 @@ TEST_CASE("a plan says what a load takes, without a module, a checkpoint or memo
   CHECK(plan->state_bytes == 3 * 64 * 16 + 5 * 100);
   CHECK(plan->weight_bytes == 64);
   CHECK(plan->buffer_bytes == 8 * 4 + 8 * 16);
-  CHECK(plan->arena_bytes == 8 * 16 + 8 * 16);  // the scratch lives while `mid` is written
+  CHECK(plan->arena_bytes == 256 + 256);  // the scratch lives while `mid` is written
   CHECK(plan->shared_bytes_max == 256);
   CHECK(plan->collective_bytes_max == 0);
-  CHECK(plan->bytes() == 3572 + 64 + 160 + 256);
+  CHECK(plan->bytes() == 3572 + 64 + 160 + 512);
   CHECK(plan->entries ==
         std::vector<runtime::NeededEntry>{{"test", "test_gather"}, {"test", "test_set"}});
   REQUIRE(plan->programs.size() == 1);
   CHECK(plan->programs[0].launches == 3);
-  CHECK(plan->programs[0].arena_bytes == 256);
+  CHECK(plan->programs[0].arena_bytes == 512);
 }
 
 TEST_CASE("a plan of more memory than any machine has is still a plan", "[runtime][plan]") {
@@ -158,12 +158,17 @@ TEST_CASE("a peer buffer holds the address of a weight once the weight is bound"
 
 TEST_CASE("a plan refuses what this device has not, with a load's own sentence",
           "[runtime][plan]") {
-  const std::string json = with(R"("uses": ["host"], "device": "host",)", "");
-  CHECK(plan_refusal(json) ==
-        "manifest `all` is for the cuda device, this runtime has the host only");
   CHECK(plan_refusal(with(R"("tp": 1)", R"("tp": 2)",
                           with(R"("u64", "shape": [1], "kind": "peer")",
                                R"("u64", "shape": [2], "kind": "peer")", kPeer))) ==
         "peer buffer `all`: the host device maps no memory of the other 1 ranks of `tp`");
   CHECK(plan_refusal(kAll, {3, 64, 0}) == "state `line` needs slots, got a capacity of 0");
+}
+
+TEST_CASE("a manifest for a GPU is planned on a machine without one", "[runtime][plan]") {
+  const std::string json = with(R"("uses": ["host"], "device": "host",)", "");
+  const auto plan = runtime::plan(verified(json), kCapacity);
+  if (!plan) FAIL(plan.error().text());
+  CHECK(plan->entries.size() == 2);
+  CHECK(plan->arena_bytes == 512);
 }

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 #include "kern/base/assert.h"
 
@@ -30,6 +31,7 @@ struct FakeDriver::State {
   explicit State(FakeDriver& o) : owner(o) {}
 
   FakeDriver& owner;
+  std::recursive_mutex mutex;
   std::vector<std::string> calls;
   std::map<std::string, std::map<int, Status>> failures;  // name -> countdown -> status
   // handles by number
@@ -80,9 +82,20 @@ namespace {
 
 FakeDriver* current = nullptr;
 
-FakeDriver::State& state() {
+/// The state, and nobody else's until it goes: tests run devices on several threads.
+class Locked {
+ public:
+  explicit Locked(FakeDriver::State& s) : lock_(s.mutex), state_(s) {}
+  FakeDriver::State* operator->() const { return &state_; }
+
+ private:
+  std::unique_lock<std::recursive_mutex> lock_;
+  FakeDriver::State& state_;
+};
+
+Locked state() {
   KERN_ASSERT(current != nullptr, "no fake driver stands");
-  return current->state();
+  return Locked(current->state());
 }
 
 template <class Handle>
@@ -95,7 +108,7 @@ Handle handle_of(uintptr_t number) {
 }
 
 #define FAKE_NOTE(...) \
-  if (const Status noted = state().note(__VA_ARGS__); noted != api::kSuccess) return noted
+  if (const Status noted = state()->note(__VA_ARGS__); noted != api::kSuccess) return noted
 
 // ---- device and context ----
 
@@ -126,7 +139,7 @@ Status device_attribute(int* value, int attribute, api::Device) {
 }
 
 void fill_device(api::Table& t) {
-  t.init = [](unsigned) { return state().note("cuInit"); };
+  t.init = [](unsigned) { return state()->note("cuInit"); };
   t.driver_get_version = [](int* version) {
     *version = 13000;
     return api::kSuccess;
@@ -141,11 +154,11 @@ void fill_device(api::Table& t) {
   };
   t.device_get = [](api::Device* device, int ordinal) {
     *device = ordinal;
-    return state().note("cuDeviceGet", std::to_string(ordinal));
+    return state()->note("cuDeviceGet", std::to_string(ordinal));
   };
   t.device_get_count = [](int* count) {
     *count = 1;
-    return state().note("cuDeviceGetCount");
+    return state()->note("cuDeviceGetCount");
   };
   t.device_get_name = [](char* name, int length, api::Device) {
     std::strncpy(name, "a device of this process", static_cast<size_t>(length) - 1);
@@ -158,16 +171,16 @@ void fill_device(api::Table& t) {
   };
   t.primary_ctx_retain = [](api::Context* context, api::Device) {
     FAKE_NOTE("cuDevicePrimaryCtxRetain");
-    ++state().contexts;
+    ++state()->contexts;
     *context = handle_of<api::Context>(1);
     return api::kSuccess;
   };
   t.primary_ctx_release = [](api::Device) {
-    --state().contexts;
-    return state().note("cuDevicePrimaryCtxRelease");
+    --state()->contexts;
+    return state()->note("cuDevicePrimaryCtxRelease");
   };
-  t.ctx_set_current = [](api::Context) { return state().note("cuCtxSetCurrent"); };
-  t.ctx_synchronize = [] { return state().note("cuCtxSynchronize"); };
+  t.ctx_set_current = [](api::Context) { return state()->note("cuCtxSetCurrent"); };
+  t.ctx_synchronize = [] { return state()->note("cuCtxSynchronize"); };
 }
 
 // ---- streams, events, graphs ----
@@ -179,51 +192,51 @@ std::string on(api::Stream stream) {
 void fill_streams(api::Table& t) {
   t.stream_create = [](api::Stream* stream, unsigned) {
     FAKE_NOTE("cuStreamCreate");
-    *stream = handle_of<api::Stream>(state().make("stream"));
+    *stream = handle_of<api::Stream>(state()->make("stream"));
     return api::kSuccess;
   };
   t.stream_destroy = [](api::Stream stream) {
     FAKE_NOTE("cuStreamDestroy", on(stream));
-    return state().drop(number(stream));
+    return state()->drop(number(stream));
   };
   t.stream_synchronize = [](api::Stream stream) {
-    return state().note("cuStreamSynchronize", on(stream));
+    return state()->note("cuStreamSynchronize", on(stream));
   };
-  t.stream_query = [](api::Stream stream) { return state().note("cuStreamQuery", on(stream)); };
+  t.stream_query = [](api::Stream stream) { return state()->note("cuStreamQuery", on(stream)); };
   t.stream_wait_event = [](api::Stream stream, api::Event event, unsigned) {
-    return state().note("cuStreamWaitEvent",
-                        on(stream) + " event " + std::to_string(number(event)));
+    return state()->note("cuStreamWaitEvent",
+                         on(stream) + " event " + std::to_string(number(event)));
   };
   t.stream_begin_capture = [](api::Stream stream, unsigned) {
     FAKE_NOTE("cuStreamBeginCapture", on(stream));
-    if (state().capturing != 0) return kIllegalState;
-    state().capturing = number(stream);
-    state().captured = {};
+    if (state()->capturing != 0) return kIllegalState;
+    state()->capturing = number(stream);
+    state()->captured = {};
     return api::kSuccess;
   };
   t.stream_end_capture = [](api::Stream stream, api::Graph* graph) {
-    const Status noted = state().note("cuStreamEndCapture", on(stream));
-    if (state().capturing != number(stream)) return kIllegalState;
-    state().capturing = 0;
+    const Status noted = state()->note("cuStreamEndCapture", on(stream));
+    if (state()->capturing != number(stream)) return kIllegalState;
+    state()->capturing = 0;
     if (noted != api::kSuccess) return noted;
-    const uintptr_t made = state().make("graph");
-    state().graphs[made] = std::move(state().captured);
+    const uintptr_t made = state()->make("graph");
+    state()->graphs[made] = std::move(state()->captured);
     *graph = handle_of<api::Graph>(made);
     return api::kSuccess;
   };
   t.event_create = [](api::Event* event, unsigned) {
     FAKE_NOTE("cuEventCreate");
-    *event = handle_of<api::Event>(state().make("event"));
+    *event = handle_of<api::Event>(state()->make("event"));
     return api::kSuccess;
   };
-  t.event_destroy = [](api::Event event) { return state().drop(number(event)); };
+  t.event_destroy = [](api::Event event) { return state()->drop(number(event)); };
   t.event_record = [](api::Event event, api::Stream stream) {
-    return state().note("cuEventRecord",
-                        "event " + std::to_string(number(event)) + " " + on(stream));
+    return state()->note("cuEventRecord",
+                         "event " + std::to_string(number(event)) + " " + on(stream));
   };
-  t.event_query = [](api::Event) { return state().note("cuEventQuery"); };
+  t.event_query = [](api::Event) { return state()->note("cuEventQuery"); };
   t.event_synchronize = [](api::Event event) {
-    return state().note("cuEventSynchronize", "event " + std::to_string(number(event)));
+    return state()->note("cuEventSynchronize", "event " + std::to_string(number(event)));
   };
   t.event_elapsed_time = [](float* milliseconds, api::Event, api::Event) {
     *milliseconds = 1;
@@ -231,19 +244,19 @@ void fill_streams(api::Table& t) {
   };
   t.graph_instantiate = [](api::GraphExec* exec, api::Graph graph, unsigned long long) {
     FAKE_NOTE("cuGraphInstantiate");
-    const uintptr_t made = state().make("graph exec");
-    state().graphs[made] = state().graphs[number(graph)];
+    const uintptr_t made = state()->make("graph exec");
+    state()->graphs[made] = state()->graphs[number(graph)];
     *exec = handle_of<api::GraphExec>(made);
     return api::kSuccess;
   };
   t.graph_launch = [](api::GraphExec exec, api::Stream stream) {
     FAKE_NOTE("cuGraphLaunch", on(stream));
-    for (const auto& work : state().graphs[number(exec)].work) work();
+    for (const auto& work : state()->graphs[number(exec)].work) work();
     return api::kSuccess;
   };
-  t.graph_upload = [](api::GraphExec, api::Stream) { return state().note("cuGraphUpload"); };
-  t.graph_destroy = [](api::Graph graph) { return state().drop(number(graph)); };
-  t.graph_exec_destroy = [](api::GraphExec exec) { return state().drop(number(exec)); };
+  t.graph_upload = [](api::GraphExec, api::Stream) { return state()->note("cuGraphUpload"); };
+  t.graph_destroy = [](api::Graph graph) { return state()->drop(number(graph)); };
+  t.graph_exec_destroy = [](api::GraphExec exec) { return state()->drop(number(exec)); };
 }
 
 // ---- memory ----
@@ -255,26 +268,26 @@ T* at(api::Pointer address) {
 
 Status allocate(api::Pointer* address, size_t bytes) {
   FAKE_NOTE("cuMemAlloc", std::to_string(bytes));
-  FakeDriver::State& s = state();
-  if (s.allocated + bytes > current->memory_bytes) return api::kOutOfMemory;
+  const Locked s = state();
+  if (s->allocated + bytes > current->memory_bytes) return api::kOutOfMemory;
   auto memory = std::make_unique<std::byte[]>(bytes + 256);
   // Poison: a device's fresh memory is not zero.
   std::memset(memory.get(), 0xA5, bytes + 256);
   *address = (reinterpret_cast<api::Pointer>(memory.get()) + 255) / 256 * 256;
-  s.allocations[*address] = std::move(memory);
-  s.allocation_bytes[*address] = bytes;
-  s.allocated += bytes;
+  s->allocations[*address] = std::move(memory);
+  s->allocation_bytes[*address] = bytes;
+  s->allocated += bytes;
   return api::kSuccess;
 }
 
 Status release(api::Pointer address) {
-  FakeDriver::State& s = state();
-  const auto found = s.allocation_bytes.find(address);
-  if (found == s.allocation_bytes.end()) return api::kInvalidValue;
+  const Locked s = state();
+  const auto found = s->allocation_bytes.find(address);
+  if (found == s->allocation_bytes.end()) return api::kInvalidValue;
   FAKE_NOTE("cuMemFree", std::to_string(found->second));
-  s.allocated -= found->second;
-  s.allocation_bytes.erase(found);
-  s.allocations.erase(address);
+  s->allocated -= found->second;
+  s->allocation_bytes.erase(found);
+  s->allocations.erase(address);
   return api::kSuccess;
 }
 
@@ -285,19 +298,19 @@ std::string bytes_on(size_t bytes, api::Stream stream) {
 void fill_memory(api::Table& t) {
   t.mem_get_info = [](size_t* free, size_t* total) {
     *total = current->memory_bytes;
-    *free = *total - state().allocated;
+    *free = *total - state()->allocated;
     return api::kSuccess;
   };
   t.mem_alloc = allocate;
   t.mem_free = release;
   t.mem_host_register = [](void* data, size_t bytes, unsigned) {
     FAKE_NOTE("cuMemHostRegister", std::to_string(bytes));
-    state().objects[number(data)] = "pinned memory";
+    state()->objects[number(data)] = "pinned memory";
     return api::kSuccess;
   };
   t.mem_host_unregister = [](void* data) {
     FAKE_NOTE("cuMemHostUnregister");
-    return state().drop(number(data));
+    return state()->drop(number(data));
   };
   t.mem_host_get_device_pointer = [](api::Pointer* address, void* data, unsigned) {
     *address = number(data);
@@ -305,22 +318,22 @@ void fill_memory(api::Table& t) {
   };
   t.memcpy_h_to_d_async = [](api::Pointer to, const void* from, size_t bytes, api::Stream stream) {
     FAKE_NOTE("cuMemcpyHtoDAsync", bytes_on(bytes, stream));
-    state().enqueue(stream, [=] { std::memmove(at<void>(to), from, bytes); });
+    state()->enqueue(stream, [=] { std::memmove(at<void>(to), from, bytes); });
     return api::kSuccess;
   };
   t.memcpy_d_to_h_async = [](void* to, api::Pointer from, size_t bytes, api::Stream stream) {
     FAKE_NOTE("cuMemcpyDtoHAsync", bytes_on(bytes, stream));
-    state().enqueue(stream, [=] { std::memmove(to, at<void>(from), bytes); });
+    state()->enqueue(stream, [=] { std::memmove(to, at<void>(from), bytes); });
     return api::kSuccess;
   };
   t.memcpy_d_to_d_async = [](api::Pointer to, api::Pointer from, size_t bytes, api::Stream stream) {
     FAKE_NOTE("cuMemcpyDtoDAsync", bytes_on(bytes, stream));
-    state().enqueue(stream, [=] { std::memmove(at<void>(to), at<void>(from), bytes); });
+    state()->enqueue(stream, [=] { std::memmove(at<void>(to), at<void>(from), bytes); });
     return api::kSuccess;
   };
   t.memset_d8_async = [](api::Pointer to, unsigned char value, size_t bytes, api::Stream stream) {
     FAKE_NOTE("cuMemsetD8Async", bytes_on(bytes, stream));
-    state().enqueue(stream, [=] { std::memset(at<void>(to), value, bytes); });
+    state()->enqueue(stream, [=] { std::memset(at<void>(to), value, bytes); });
     return api::kSuccess;
   };
 }
@@ -337,33 +350,33 @@ void fill_vmm(api::Table& t) {
       return api::kInvalidValue;
     const int fd = ::memfd_create("fake device memory", MFD_CLOEXEC);
     if (fd < 0 || ::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return api::kOutOfMemory;
-    *handle = state().make("shared memory");
-    state().shared[*handle] = fd;
+    *handle = state()->make("shared memory");
+    state()->shared[*handle] = fd;
     return api::kSuccess;
   };
   t.mem_release = [](api::MemoryHandle handle) {
     FAKE_NOTE("cuMemRelease");
-    ::close(state().shared[handle]);
-    state().shared.erase(handle);
-    return state().drop(handle);
+    ::close(state()->shared[handle]);
+    state()->shared.erase(handle);
+    return state()->drop(handle);
   };
   t.mem_address_reserve = [](api::Pointer* address, size_t bytes, size_t, api::Pointer,
                              unsigned long long) {
     FAKE_NOTE("cuMemAddressReserve", std::to_string(bytes));
     void* place = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     *address = number(place);
-    state().objects[*address] = "address range";
+    state()->objects[*address] = "address range";
     return api::kSuccess;
   };
   t.mem_address_free = [](api::Pointer address, size_t bytes) {
     FAKE_NOTE("cuMemAddressFree");
     ::munmap(at<void>(address), bytes);
-    return state().drop(address);
+    return state()->drop(address);
   };
   t.mem_map = [](api::Pointer address, size_t bytes, size_t offset, api::MemoryHandle handle,
                  unsigned long long) {
     FAKE_NOTE("cuMemMap", std::to_string(bytes));
-    const int fd = state().shared[handle];
+    const int fd = state()->shared[handle];
     void* place = ::mmap(at<void>(address), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, fd,
                          static_cast<off_t>(offset));
     return place == MAP_FAILED ? api::kInvalidValue : api::kSuccess;
@@ -383,14 +396,14 @@ void fill_vmm(api::Table& t) {
   t.mem_export = [](void* handle, api::MemoryHandle memory, int type, unsigned long long) {
     FAKE_NOTE("cuMemExportToShareableHandle");
     if (type != api::kHandlePosixFd) return api::kInvalidValue;
-    *static_cast<int*>(handle) = ::dup(state().shared[memory]);
+    *static_cast<int*>(handle) = ::dup(state()->shared[memory]);
     return api::kSuccess;
   };
   t.mem_import = [](api::MemoryHandle* memory, void* handle, int type) {
     FAKE_NOTE("cuMemImportFromShareableHandle");
     if (type != api::kHandlePosixFd) return api::kInvalidValue;
-    *memory = state().make("shared memory");
-    state().shared[*memory] = ::dup(static_cast<int>(number(handle)));
+    *memory = state()->make("shared memory");
+    state()->shared[*memory] = ::dup(static_cast<int>(number(handle)));
     return api::kSuccess;
   };
 }
@@ -415,11 +428,11 @@ std::string describe(const api::LaunchConfig& config, const std::string& name) {
 }
 
 Status launch(const api::LaunchConfig* config, api::Function function, void** params, void**) {
-  FakeDriver::State& s = state();
-  FAKE_NOTE("cuLaunchKernelEx", describe(*config, s.function_names[number(function)]));
+  const Locked s = state();
+  FAKE_NOTE("cuLaunchKernelEx", describe(*config, s->function_names[number(function)]));
   for (int axis = 0; axis < 3; ++axis)
     if (config->grid[axis] == 0 || config->block[axis] == 0) return api::kInvalidValue;
-  const FakeKernel* kernel = s.functions[number(function)];
+  const FakeKernel* kernel = s->functions[number(function)];
   // A launch reads its arguments now, whenever it runs.
   struct Held {
     std::vector<std::vector<std::byte>> values;
@@ -431,7 +444,7 @@ Status launch(const api::LaunchConfig* config, api::Function function, void** pa
     held->values.emplace_back(from, from + kernel->param_bytes[i]);
   }
   for (auto& value : held->values) held->pointers.push_back(value.data());
-  s.enqueue(config->stream, [held, kernel, shape = *config] {
+  s->enqueue(config->stream, [held, kernel, shape = *config] {
     api::LaunchConfig bare = shape;
     bare.attributes = nullptr;
     bare.attribute_count = 0;
@@ -441,7 +454,7 @@ Status launch(const api::LaunchConfig* config, api::Function function, void** pa
 }
 
 Status param_info(api::Function function, size_t index, size_t* offset, size_t* bytes) {
-  const FakeKernel* kernel = state().functions[number(function)];
+  const FakeKernel* kernel = state()->functions[number(function)];
   if (index >= kernel->param_bytes.size()) return api::kInvalidValue;
   size_t place = 0;
   for (size_t i = 0;; ++i) {
@@ -460,17 +473,17 @@ Status param_info(api::Function function, size_t index, size_t* offset, size_t* 
 void fill_code(api::Table& t) {
   t.module_load_data = [](api::Module* module, const void*) {
     FAKE_NOTE("cuModuleLoadData");
-    *module = handle_of<api::Module>(state().make("module"));
+    *module = handle_of<api::Module>(state()->make("module"));
     return api::kSuccess;
   };
-  t.module_unload = [](api::Module module) { return state().drop(number(module)); };
+  t.module_unload = [](api::Module module) { return state()->drop(number(module)); };
   t.module_get_function = [](api::Function* function, api::Module, const char* name) {
     FAKE_NOTE("cuModuleGetFunction", name);
     const auto kernel = current->kernels.find(name);
     if (kernel == current->kernels.end()) return api::kNotFound;
-    const uintptr_t made = state().next++;
-    state().functions[made] = &kernel->second;
-    state().function_names[made] = name;
+    const uintptr_t made = state()->next++;
+    state()->functions[made] = &kernel->second;
+    state()->function_names[made] = name;
     *function = handle_of<api::Function>(made);
     return api::kSuccess;
   };
@@ -482,9 +495,9 @@ void fill_code(api::Table& t) {
     return api::kSuccess;
   };
   t.func_set_attribute = [](api::Function function, int attribute, int value) {
-    return state().note("cuFuncSetAttribute", state().function_names[number(function)] + " " +
-                                                  std::to_string(attribute) + " = " +
-                                                  std::to_string(value));
+    return state()->note("cuFuncSetAttribute", state()->function_names[number(function)] + " " +
+                                                   std::to_string(attribute) + " = " +
+                                                   std::to_string(value));
   };
   t.func_get_param_info = param_info;
   t.launch_kernel_ex = launch;
@@ -545,14 +558,32 @@ std::vector<std::string> FakeDriver::live() const {
   return out;
 }
 
-std::string fake_cubin() {
+std::string fake_cubin(const std::string& code) {
+  const std::string names = std::string(1, '\0') + ".text.k" + '\0' + ".shstrtab" + '\0';
   Elf64_Ehdr header = {};
+  Elf64_Shdr sections[3] = {};
   std::memcpy(header.e_ident, ELFMAG, SELFMAG);
   header.e_ident[EI_CLASS] = ELFCLASS64;
   header.e_ident[EI_DATA] = ELFDATA2LSB;
+  header.e_ident[EI_OSABI] = 0x41;
   header.e_machine = 190;
+  header.e_flags = 90 << 8;
   header.e_shentsize = sizeof(Elf64_Shdr);
-  return {reinterpret_cast<const char*>(&header), sizeof(header)};
+  header.e_shnum = 3;
+  header.e_shstrndx = 2;
+  header.e_shoff = sizeof(header);
+  sections[1].sh_name = 1;
+  sections[1].sh_type = SHT_PROGBITS;
+  sections[1].sh_flags = SHF_ALLOC | SHF_EXECINSTR;
+  sections[1].sh_offset = sizeof(header) + sizeof(sections);
+  sections[1].sh_size = code.size();
+  sections[2].sh_name = 9;
+  sections[2].sh_type = SHT_STRTAB;
+  sections[2].sh_offset = sections[1].sh_offset + code.size();
+  sections[2].sh_size = names.size();
+  std::string out(reinterpret_cast<const char*>(&header), sizeof(header));
+  out.append(reinterpret_cast<const char*>(sections), sizeof(sections));
+  return out + code + names;
 }
 
 }  // namespace kern_test

@@ -97,7 +97,68 @@ Result<std::vector<ByteSpan>> images_of_library(ByteSpan file, const Elf64_Ehdr&
   return images;
 }
 
+// ---- multicast ----
+
+/// One cubin or piece of PTX in a fatbin; its bytes follow the header.
+struct FatbinEntry {
+  uint16_t kind;
+  uint16_t version;
+  uint32_t header_bytes;
+  uint64_t bytes;
+};
+static_assert(sizeof(FatbinEntry) == 16);
+
+int sm_of(const Elf64_Ehdr& header) {
+  constexpr unsigned char kNewAbi = 0x41;
+  const uint32_t shift = header.e_ident[EI_OSABI] == kNewAbi ? 8 : 0;
+  return static_cast<int>(header.e_flags >> shift & 0xFF);
+}
+
+bool has_multicast(ByteSpan code) {
+  constexpr uint64_t kOpcode = 0x1FF, kTensorLoad = 0x1B4, kBulkCopy = 0x1BA, kMulticast = 0x800;
+  for (uint64_t at = 0; at + 16 <= code.size(); at += 16) {
+    const uint64_t low = *read_at<uint64_t>(code, at), high = *read_at<uint64_t>(code, at + 8);
+    const uint64_t opcode = low & kOpcode;
+    if ((opcode == kTensorLoad || opcode == kBulkCopy) && (high & kMulticast) != 0) return true;
+  }
+  return false;
+}
+
+Multicast scan_cubin(ByteSpan cubin) {
+  const auto sections = sections_of(cubin);
+  if (!sections) return Multicast::unknown;
+  const Elf64_Ehdr header = *read_at<Elf64_Ehdr>(cubin, 0);
+  if (header.e_machine != kMachineCuda || sm_of(header) != 90) return Multicast::unknown;
+  for (const Elf64_Shdr& section : *sections)
+    if ((section.sh_flags & SHF_EXECINSTR) != 0 && has_multicast(*section_bytes(cubin, section)))
+      return Multicast::found;
+  return Multicast::none;
+}
+
+Multicast scan_fatbin(ByteSpan image) {
+  const auto header = read_at<FatbinHeader>(image, 0);
+  if (!header || header->magic != kFatbinMagic) return Multicast::unknown;
+  Multicast answer = Multicast::unknown;
+  uint64_t at = header->header_bytes;
+  while (const auto entry = read_at<FatbinEntry>(image, at)) {
+    const uint64_t left = image.size() - at;
+    if (entry->header_bytes < sizeof(FatbinEntry) || entry->header_bytes > left ||
+        entry->bytes > left - entry->header_bytes)
+      return Multicast::unknown;
+    const ByteSpan payload = image.subspan(at + entry->header_bytes, entry->bytes);
+    const Multicast one = is_elf(payload) ? scan_cubin(payload) : Multicast::unknown;
+    if (one != Multicast::none) return one;
+    answer = one;
+    at += entry->header_bytes + entry->bytes;
+  }
+  return answer;
+}
+
 }  // namespace
+
+Multicast scan_multicast(ByteSpan image) {
+  return is_elf(image) ? scan_cubin(image) : scan_fatbin(image);
+}
 
 Result<std::vector<ByteSpan>> device_images(ByteSpan file) {
   if (is_elf(file)) {

@@ -1,5 +1,6 @@
 #include "bind.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "kern/base/assert.h"
@@ -22,14 +23,6 @@ struct Matrix {
   int64_t rows = 1, cols = 1;
   int64_t element = 1;
   int64_t row_bytes() const { return cols * element; }
-};
-
-/// Equal pieces at equal distances: what a segment reads of one tensor.
-struct Piece {
-  const std::byte* from = nullptr;
-  int64_t count = 0, bytes = 0, stride = 0;
-  bool contiguous() const { return count <= 1 || bytes == stride; }
-  int64_t total() const { return count * bytes; }
 };
 
 std::string_view disk_name(Dtype dtype) {
@@ -107,13 +100,6 @@ Result<Piece> piece_of(const BindSegment& segment, const Matrix& matrix, const R
       rows.last - rows.first, (cols.last - cols.first) * matrix.element, matrix.row_bytes()};
 }
 
-/// The pieces of a segment in the order of the buffer's bytes: one, or two that alternate.
-struct SegmentBytes {
-  Piece first;
-  std::optional<Piece> second;
-  int64_t total() const { return first.total() + (second ? second->total() : 0); }
-};
-
 /// Of the `index`-th tensor of its series.
 Result<SegmentBytes> segment_bytes(const Buffer& buffer, const BindSegment& segment, int64_t index,
                                    const safetensors::Catalog& catalog, const Ranks& ranks) {
@@ -146,58 +132,81 @@ Result<SegmentBytes> segment_bytes(const Buffer& buffer, const BindSegment& segm
   return SegmentBytes{blocks_of(matrix), blocks_of(with)};
 }
 
-std::byte* copy_piece(std::byte* to, const Piece& piece) {
-  if (piece.total() == 0) return to;
+/// Bytes [begin, begin + to.size()) of a piece's total.
+void copy_piece(const Piece& piece, int64_t begin, MutableByteSpan to) {
   if (piece.contiguous()) {
-    std::memcpy(to, piece.from, static_cast<size_t>(piece.total()));
-    return to + piece.total();
+    std::memcpy(to.data(), piece.from + begin, to.size());
+    return;
   }
-  for (int64_t i = 0; i < piece.count; ++i, to += piece.bytes)
-    std::memcpy(to, piece.from + i * piece.stride, static_cast<size_t>(piece.bytes));
-  return to;
+  int64_t row = begin / piece.bytes, column = begin % piece.bytes;
+  for (size_t at = 0; at < to.size(); ++row, column = 0) {
+    const auto size = std::min(to.size() - at, static_cast<size_t>(piece.bytes - column));
+    std::memcpy(to.data() + at, piece.from + row * piece.stride + column, size);
+    at += size;
+  }
 }
 
-std::byte* copy_segment(std::byte* to, const SegmentBytes& segment) {
-  if (!segment.second) return copy_piece(to, segment.first);
-  for (int64_t i = 0; i < segment.first.count; ++i)
-    for (const Piece* piece : {&segment.first, &*segment.second}) {
-      std::memcpy(to, piece->from + i * piece->stride, static_cast<size_t>(piece->bytes));
-      to += piece->bytes;
-    }
-  return to;
+void copy_segment(const SegmentBytes& segment, int64_t begin, MutableByteSpan to) {
+  if (!segment.second) return copy_piece(segment.first, begin, to);
+  // Blocks of equal size alternate: the even ones are the first tensor's.
+  const int64_t block = segment.first.bytes;
+  int64_t number = begin / block, within = begin % block;
+  for (size_t at = 0; at < to.size(); ++number, within = 0) {
+    const auto size = std::min(to.size() - at, static_cast<size_t>(block - within));
+    const Piece& piece = number % 2 == 0 ? segment.first : *segment.second;
+    std::memcpy(to.data() + at, piece.from + number / 2 * piece.stride + within, size);
+    at += size;
+  }
 }
 
-Result<BoundBytes> bind_segments(const Buffer& buffer, int64_t bytes,
-                                 const safetensors::Catalog& catalog, const Ranks& ranks,
-                                 bool in_place) {
+Result<WeightPlan> plan_segments(const Buffer& buffer, int64_t bytes,
+                                 const safetensors::Catalog& catalog, const Ranks& ranks) {
   std::vector<SegmentBytes> segments;
-  int64_t total = 0;
   for (const BindSegment& segment : buffer.bind) {
     for (int64_t index = 0; index < segment.count(); ++index) {
       KERN_TRY(one, segment_bytes(buffer, segment, index, catalog, ranks));
-      total += one.total();
       segments.push_back(one);
     }
   }
-  if (total != bytes)
-    return fail(Kind::weight_artifact, "its tensors hold {} bytes, expected {}", total, bytes);
-  if (in_place && segments.size() == 1 && !segments[0].second && segments[0].first.contiguous() &&
-      reinterpret_cast<uintptr_t>(segments[0].first.from) % kInPlaceAlignment == 0)
-    return BoundBytes{{}, segments[0].first.from};
-  KERN_TRY(memory, Memory::zeroed(bytes));
-  std::byte* at = memory.data();
-  for (const SegmentBytes& segment : segments) at = copy_segment(at, segment);
-  KERN_ASSERT(at == memory.data() + bytes, "buffer `{}`", buffer.name);
-  const std::byte* data = memory.data();
-  return BoundBytes{std::move(memory), data};
+  WeightPlan plan(std::move(segments));
+  if (plan.bytes() != bytes)
+    return fail(Kind::weight_artifact, "its tensors hold {} bytes, expected {}", plan.bytes(),
+                bytes);
+  return plan;
 }
 
 }  // namespace
 
-Result<BoundBytes> bind_weight(const Buffer& buffer, int64_t bytes,
-                               const safetensors::Catalog& catalog, const Ranks& ranks,
-                               bool in_place) {
-  return with_context(bind_segments(buffer, bytes, catalog, ranks, in_place), "{} `{}`",
+WeightPlan::WeightPlan(std::vector<SegmentBytes> segments) : segments_(std::move(segments)) {
+  for (const SegmentBytes& segment : segments_) bytes_ += segment.total();
+}
+
+const std::byte* WeightPlan::in_place() const {
+  if (segments_.size() != 1 || segments_[0].second || !segments_[0].first.contiguous())
+    return nullptr;
+  const std::byte* from = segments_[0].first.from;
+  return reinterpret_cast<uintptr_t>(from) % kInPlaceAlignment == 0 ? from : nullptr;
+}
+
+void WeightPlan::copy(int64_t begin, MutableByteSpan to) const {
+  KERN_ASSERT(begin >= 0 && begin + static_cast<int64_t>(to.size()) <= bytes_, "{} + {} of {}",
+              begin, to.size(), bytes_);
+  for (const SegmentBytes& segment : segments_) {
+    if (to.empty()) return;
+    if (begin >= segment.total()) {
+      begin -= segment.total();
+      continue;
+    }
+    const auto size = std::min(to.size(), static_cast<size_t>(segment.total() - begin));
+    copy_segment(segment, begin, to.first(size));
+    to = to.subspan(size);
+    begin = 0;
+  }
+}
+
+Result<WeightPlan> plan_weight(const Buffer& buffer, int64_t bytes,
+                               const safetensors::Catalog& catalog, const Ranks& ranks) {
+  return with_context(plan_segments(buffer, bytes, catalog, ranks), "{} `{}`",
                       manifest::to_string(buffer.kind), buffer.name);
 }
 

@@ -16,11 +16,31 @@ using What = manifest::ParamType::What;
 
 enum class Form : uint8_t { gemm, all_reduce, all_gather, reduce_scatter, all_to_all };
 
+/// What a built-in works with: its launch, and for a collective the other ranks.
+struct HostCall {
+  Machine& machine;
+  const Launch& launch;
+  PeerGroup* group;  ///< null: a group of one rank
+};
+using HostFunction = Result<void> (*)(const HostCall& call);
+
 struct Row {
   std::string_view name;
   Form form;
   Dtype dtype;  ///< of C, or of the elements of a collective
-  BuiltIn run;
+  HostFunction run;
+};
+
+class HostBuiltIn final : public BuiltIn {
+ public:
+  HostBuiltIn(HostFunction function, Machine& machine, PeerGroup* group)
+      : function_(function), machine_(machine), group_(group) {}
+  Result<void> run(const Launch& launch) override { return function_({machine_, launch, group_}); }
+
+ private:
+  HostFunction function_;
+  Machine& machine_;
+  PeerGroup* group_;
 };
 
 void* pointer_of(const Launch& launch, uint32_t arg) {
@@ -45,7 +65,9 @@ constexpr int64_t kRowsMin = 24;
 
 /// Splits C into tiles: over columns, and over rows where the columns are too few.
 template <GemmStore store>
-Result<void> run_gemm(Machine& machine, const Launch& launch) {
+Result<void> run_gemm(const HostCall& call) {
+  Machine& machine = call.machine;
+  const Launch& launch = call.launch;
   Gemm gemm{static_cast<const uint16_t*>(pointer_of(launch, 0)),
             static_cast<const uint16_t*>(pointer_of(launch, 1)),
             pointer_of(launch, 2),
@@ -126,10 +148,10 @@ struct CollectiveArgs {
   int64_t ranks;
 };
 
-CollectiveArgs collective_of(const Launch& launch) {
-  return {static_cast<std::byte*>(pointer_of(launch, 0)),
-          static_cast<std::byte*>(pointer_of(launch, 1)), integer_of(launch, 2), launch.group,
-          launch.group == nullptr ? 1 : launch.group->size()};
+CollectiveArgs collective_of(const HostCall& call) {
+  return {static_cast<std::byte*>(pointer_of(call.launch, 0)),
+          static_cast<std::byte*>(pointer_of(call.launch, 1)), integer_of(call.launch, 2),
+          call.group, call.group == nullptr ? 1 : call.group->size()};
 }
 
 ByteSpan span_of(const std::byte* data, int64_t bytes) {
@@ -144,56 +166,56 @@ MutableByteSpan room_for(Machine& machine, int64_t bytes) {
 }
 
 template <class T>
-Result<void> run_all_reduce(Machine& machine, const Launch& launch) {
-  const CollectiveArgs c = collective_of(launch);
+Result<void> run_all_reduce(const HostCall& call) {
+  const CollectiveArgs c = collective_of(call);
   const int64_t bytes = c.count * static_cast<int64_t>(sizeof(T));
   if (c.group == nullptr) {
     std::memmove(c.receive, c.send, static_cast<size_t>(bytes));
     return {};
   }
-  const MutableByteSpan room = room_for(machine, bytes * c.ranks);
+  const MutableByteSpan room = room_for(call.machine, bytes * c.ranks);
   KERN_TRY_VOID(c.group->all_gather(span_of(c.send, bytes), room));
   sum_blocks(room.data(), c.ranks, c.count, reinterpret_cast<T*>(c.receive));
   return {};
 }
 
 template <class T>
-Result<void> run_all_gather(Machine& machine, const Launch& launch) {
-  const CollectiveArgs c = collective_of(launch);
+Result<void> run_all_gather(const HostCall& call) {
+  const CollectiveArgs c = collective_of(call);
   const int64_t bytes = c.count * static_cast<int64_t>(sizeof(T));
   if (c.group == nullptr) {
     std::memmove(c.receive, c.send, static_cast<size_t>(bytes));
     return {};
   }
-  const MutableByteSpan room = room_for(machine, bytes * c.ranks);
+  const MutableByteSpan room = room_for(call.machine, bytes * c.ranks);
   KERN_TRY_VOID(c.group->all_gather(span_of(c.send, bytes), room));
   std::memcpy(c.receive, room.data(), room.size());
   return {};
 }
 
 template <class T>
-Result<void> run_reduce_scatter(Machine& machine, const Launch& launch) {
-  const CollectiveArgs c = collective_of(launch);
+Result<void> run_reduce_scatter(const HostCall& call) {
+  const CollectiveArgs c = collective_of(call);
   const int64_t bytes = c.count * static_cast<int64_t>(sizeof(T));
   if (c.group == nullptr) {
     std::memmove(c.receive, c.send, static_cast<size_t>(bytes));
     return {};
   }
-  const MutableByteSpan room = room_for(machine, bytes * c.ranks);
+  const MutableByteSpan room = room_for(call.machine, bytes * c.ranks);
   KERN_TRY_VOID(c.group->all_to_all(span_of(c.send, bytes * c.ranks), room));
   sum_blocks(room.data(), c.ranks, c.count, reinterpret_cast<T*>(c.receive));
   return {};
 }
 
 template <class T>
-Result<void> run_all_to_all(Machine& machine, const Launch& launch) {
-  const CollectiveArgs c = collective_of(launch);
+Result<void> run_all_to_all(const HostCall& call) {
+  const CollectiveArgs c = collective_of(call);
   const int64_t bytes = c.count * static_cast<int64_t>(sizeof(T)) * c.ranks;
   if (c.group == nullptr) {
     std::memmove(c.receive, c.send, static_cast<size_t>(bytes));
     return {};
   }
-  const MutableByteSpan room = room_for(machine, bytes);
+  const MutableByteSpan room = room_for(call.machine, bytes);
   KERN_TRY_VOID(c.group->all_to_all(span_of(c.send, bytes), room));
   std::memcpy(c.receive, room.data(), room.size());
   return {};
@@ -243,30 +265,13 @@ Result<void> check_types(const Row& row, std::span<const BoundArg> args) {
   return {};
 }
 
-Result<void> check_room(const Row& row, const BoundArg& arg, size_t index, int64_t elements,
+Result<void> check_room(std::string_view name, const BoundArg& arg, size_t index, int64_t elements,
                         int64_t element_bytes) {
   const std::optional<int64_t> bytes = checked_mul(elements, element_bytes);
   if (!bytes || *bytes > arg.bytes_left)
     return fail(Kind::manifest, "`extern:{}` arg #{} spans {} elements, but `{}` has {} bytes left",
-                row.name, index, elements, arg.name, arg.bytes_left);
+                name, index, elements, arg.name, arg.bytes_left);
   return {};
-}
-
-Result<void> check_gemm(const Row& row, std::span<const BoundArg> args) {
-  const int64_t m = *args[3].cell, n = *args[4].cell, k = *args[5].cell;
-  const int64_t c_stride = args.size() > 6 ? *args[6].cell : n;
-  const int64_t a_stride = args.size() > 7 ? *args[7].cell : k;
-  for (const auto& [name, value] : {std::pair("m", m), std::pair("n", n), std::pair("k", k)})
-    if (value < 1 || value > int64_t{1} << 31)
-      return fail(Kind::manifest, "`extern:{}`: {} is {}, expected 1 to 2^31", row.name, name,
-                  value);
-  if (c_stride < n || a_stride < k || c_stride > int64_t{1} << 31 || a_stride > int64_t{1} << 31)
-    return fail(Kind::manifest,
-                "`extern:{}`: row strides {} of C and {} of A are below n {} or k {}", row.name,
-                c_stride, a_stride, n, k);
-  KERN_TRY_VOID(check_room(row, args[0], 0, (m - 1) * a_stride + k, 2));
-  KERN_TRY_VOID(check_room(row, args[1], 1, n * k, 2));
-  return check_room(row, args[2], 2, (m - 1) * c_stride + n, manifest::size_of(row.dtype));
 }
 
 Result<void> check_collective(const Row& row, std::span<const BoundArg> args, int64_t ranks) {
@@ -281,14 +286,36 @@ Result<void> check_collective(const Row& row, std::span<const BoundArg> args, in
   if (!all || !checked_mul(*all, element))
     return fail(Kind::manifest, "`extern:{}`: {} elements for each of {} ranks overflow 64 bits",
                 row.name, count, ranks);
-  KERN_TRY_VOID(check_room(row, args[0], 0, many_sent ? *all : count, element));
-  return check_room(row, args[1], 1, many_received ? *all : count, element);
+  KERN_TRY_VOID(check_room(row.name, args[0], 0, many_sent ? *all : count, element));
+  return check_room(row.name, args[1], 1, many_received ? *all : count, element);
+}
+
+int64_t collective_bytes(const Row& row, std::span<const BoundArg> args, int64_t group_size) {
+  if (row.form == Form::gemm) return 0;
+  return *args[2].cell * group_size * manifest::size_of(row.dtype);
 }
 
 }  // namespace
 
-Result<BuiltIn> resolve_built_in(std::string_view name, std::span<const BoundArg> args,
-                                 int64_t group_size) {
+Result<void> check_gemm_args(std::string_view name, std::span<const BoundArg> args, Dtype c_dtype) {
+  const int64_t m = *args[3].cell, n = *args[4].cell, k = *args[5].cell;
+  const int64_t c_stride = args.size() > 6 ? *args[6].cell : n;
+  const int64_t a_stride = args.size() > 7 ? *args[7].cell : k;
+  for (const auto& [dim, value] : {std::pair("m", m), std::pair("n", n), std::pair("k", k)})
+    if (value < 1 || value > int64_t{1} << 31)
+      return fail(Kind::manifest, "`extern:{}`: {} is {}, expected 1 to 2^31", name, dim, value);
+  if (c_stride < n || a_stride < k || c_stride > int64_t{1} << 31 || a_stride > int64_t{1} << 31)
+    return fail(Kind::manifest,
+                "`extern:{}`: row strides {} of C and {} of A are below n {} or k {}", name,
+                c_stride, a_stride, n, k);
+  KERN_TRY_VOID(check_room(name, args[0], 0, (m - 1) * a_stride + k, 2));
+  KERN_TRY_VOID(check_room(name, args[1], 1, n * k, 2));
+  return check_room(name, args[2], 2, (m - 1) * c_stride + n, manifest::size_of(c_dtype));
+}
+
+Result<LoweredBuiltIn> lower_host_built_in(const LaunchSource& source, Machine* machine) {
+  const std::string_view name = source.built_in_name();
+  const std::span<const BoundArg> args = source.args;
   const Row* row = find_row(name);
   if (row == nullptr) {
     std::string known;
@@ -304,16 +331,12 @@ Result<BuiltIn> resolve_built_in(std::string_view name, std::span<const BoundArg
                 least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most),
                 args.size());
   KERN_TRY_VOID(check_types(*row, args));
-  KERN_TRY_VOID(row->form == Form::gemm ? check_gemm(*row, args)
-                                        : check_collective(*row, args, group_size));
-  return row->run;
-}
-
-int64_t collective_bytes(std::string_view name, std::span<const BoundArg> args,
-                         int64_t group_size) {
-  const Row* row = find_row(name);
-  if (row == nullptr || row->form == Form::gemm) return 0;
-  return *args[2].cell * group_size * manifest::size_of(row->dtype);
+  KERN_TRY_VOID(row->form == Form::gemm ? check_gemm_args(name, args, row->dtype)
+                                        : check_collective(*row, args, source.group_size));
+  LoweredBuiltIn out;
+  if (machine != nullptr) out.run = std::make_unique<HostBuiltIn>(row->run, *machine, source.group);
+  out.collective_bytes = collective_bytes(*row, args, source.group_size);
+  return out;
 }
 
 }  // namespace kern::runtime

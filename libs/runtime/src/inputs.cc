@@ -131,7 +131,7 @@ Result<void> add_checked_inputs(const Verified& manifest, const manifest::Progra
       const Buffer& buffer = manifest->buffers[index];
       const bool filled = buffer.kind == BufferKind::input || buffer.kind == BufferKind::inout;
       if (!filled || !buffer.domain || !seen.insert(index).second) continue;
-      const std::byte* data = addresses.buffers[index];
+      const std::byte* data = addresses.host_view(index);
       KERN_ASSERT(data != nullptr, "input `{}`", buffer.name);
       out.inputs.push_back(checked_input(manifest, layout, index, data, out.values));
     }

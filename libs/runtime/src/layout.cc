@@ -149,20 +149,17 @@ Result<ProgramPlaces> plan_program(const Verified& manifest, const manifest::Pro
 
 }  // namespace
 
-Result<void> check_device(const Verified& manifest) {
-  if (manifest->device == manifest::Device::host) return {};
-  return fail(Kind::device, "manifest `{}` is for the cuda device, this runtime has the host only",
-              manifest->model);
-}
-
 bool is_short_lived(const Buffer& buffer) {
   return buffer.kind == BufferKind::workspace && !buffer.exported;
 }
 
-bool has_own_memory(const Buffer& buffer) {
+bool is_staged(const Buffer& buffer) {
   return buffer.kind == BufferKind::input || buffer.kind == BufferKind::output ||
-         buffer.kind == BufferKind::inout || buffer.kind == BufferKind::carry ||
-         buffer.kind == BufferKind::peer ||
+         buffer.kind == BufferKind::inout;
+}
+
+bool has_own_memory(const Buffer& buffer) {
+  return is_staged(buffer) || buffer.kind == BufferKind::carry || buffer.kind == BufferKind::peer ||
          (buffer.kind == BufferKind::workspace && buffer.exported);
 }
 

@@ -30,9 +30,6 @@ struct Layout {
   int64_t bytes = 0;  ///< states, buffers with memory of their own, and the arena
 };
 
-/// Kind device where this build has no runtime for the manifest's device.
-Result<void> check_device(const manifest::Verified& manifest);
-
 /// Kinds: caller for a capacity that does not fit the manifest, manifest for what no device has
 /// (more than 64 bits count) or the manifest's own device has not.
 Result<Layout> lay_out(const manifest::Verified& manifest, const Capacity& capacity);
@@ -41,13 +38,18 @@ Result<Layout> lay_out(const manifest::Verified& manifest, const Capacity& capac
 /// sources do neither: their bytes come from the checkpoint.
 bool is_short_lived(const manifest::Buffer& buffer);
 bool has_own_memory(const manifest::Buffer& buffer);
+/// Whether a caller fills or reads it.
+bool is_staged(const manifest::Buffer& buffer);
 
 /// Addresses on the device. Lowering adds to them and looks behind none.
 struct Addresses {
   std::vector<std::byte*> states;   ///< by state
   std::vector<std::byte*> buffers;  ///< by buffer; null: in the arena, or not bound
   std::byte* arena = nullptr;
+  std::vector<std::byte*> views;  ///< by buffer: the caller's own view; null: none
 
+  /// Where the caller fills or reads a buffer; null for one that only programs see.
+  std::byte* host_view(size_t index) const { return index < views.size() ? views[index] : nullptr; }
   /// The address of a buffer in a program with these places; null for an unbound source.
   std::byte* buffer(size_t index, const ProgramPlaces& places) const {
     if (buffers[index] != nullptr) return buffers[index];

@@ -1,5 +1,8 @@
 #include "kern/runtime/local_peers.h"
 
+#include <fcntl.h>
+
+#include <cerrno>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -85,6 +88,22 @@ class Member final : public PeerGroup {
         std::memcpy(receive.data() + from * block,
                     sends[from].data() + static_cast<size_t>(rank_) * block, block);
     });
+  }
+
+  Result<std::vector<Descriptor>> all_gather_descriptors(Descriptor mine) override {
+    const int fd = mine.get();
+    std::vector<Descriptor> all;
+    KERN_TRY_VOID(
+        meeting_.meet(rank_, bytes_of(std::span(&fd, 1)), [&](const std::vector<ByteSpan>& sends) {
+          for (const ByteSpan from : sends) {
+            int theirs;
+            std::memcpy(&theirs, from.data(), sizeof(theirs));
+            all.emplace_back(::fcntl(theirs, F_DUPFD_CLOEXEC, 0));
+          }
+        }));
+    for (const Descriptor& each : all)
+      if (!each.is_open()) return fail(Kind::device, "no descriptor: {}", std::strerror(errno));
+    return all;
   }
 
  private:

@@ -1,6 +1,8 @@
 #include "lower.h"
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 #include <variant>
 
 #include "inputs.h"
@@ -22,6 +24,18 @@ struct Match : Cases... {
 template <class... Cases>
 Match(Cases...) -> Match<Cases...>;
 
+BoundArg varying(const Cell* cell) {
+  BoundArg out;
+  out.cell = cell;
+  out.varies = true;
+  return out;
+}
+
+bool mentions_var(const manifest::Expr& expr) {
+  return expr.op == manifest::Expr::Op::var ||
+         std::any_of(expr.operands.begin(), expr.operands.end(), mentions_var);
+}
+
 /// Lowers one call at a time into one program.
 class Lowering {
  public:
@@ -31,15 +45,18 @@ class Lowering {
         places_(context.layout.programs[program]),
         out_(context.manifest->vars) {
     out_.name = program_.name;
+    out_.graph = program_.graph;
   }
 
   Result<void> add_call(size_t call);
+  void add_transfers();
   Result<LoweredProgram> finish();
 
  private:
   Result<void> add_launch(const manifest::Op& op, const manifest::Launch& launch,
                           std::span<const BoundArg> params, size_t call);
-  Result<void> set_kernel(const manifest::Launch& launch, Launch& out);
+  Result<void> set_kernel(const manifest::Launch& launch, std::span<const BoundArg> args,
+                          Launch& out);
   Result<void> set_built_in(const manifest::Launch& launch, std::span<const BoundArg> args,
                             Launch& out);
   Result<BoundArg> bind_param(const CallArg& arg, const ParamType& type);
@@ -68,6 +85,7 @@ BoundArg Lowering::buffer_arg(const manifest::BufferArg& arg) {
   out.cell = out_.values.of_pointer(base + arg.offset_bytes);
   out.name = arg.buffer;
   out.bytes_left = context_.manifest.bytes_max(*index) - arg.offset_bytes;
+  out.is_peer = context_.manifest->buffers[*index].kind == manifest::BufferKind::peer;
   return out;
 }
 
@@ -109,10 +127,13 @@ Result<BoundArg> Lowering::bind_param(const CallArg& arg, const ParamType& type)
            std::visit(Match{[&](const manifest::BufferArg& a) -> Bound { return buffer_arg(a); },
                             [&](const manifest::StateArg& a) -> Bound { return state_arg(a); },
                             [&](const manifest::VarRef& a) -> Bound {
-                              return BoundArg{out_.values.of_var(a.name)};
+                              return varying(out_.values.of_var(a.name));
                             },
                             [&](const manifest::ExprArg& a) -> Bound {
-                              return BoundArg{out_.values.of(a.expr)};
+                              BoundArg out;
+                              out.cell = out_.values.of(a.expr);
+                              out.varies = mentions_var(a.expr);
+                              return out;
                             },
                             [&](const Literal& a) -> Bound { return literal_arg(a); },
                             [&](const manifest::RankRef& a) -> Bound { return rank_arg(a.group); }},
@@ -152,7 +173,15 @@ uint32_t natural_width(const ParamType& type) {
 Result<BoundArg> Lowering::pack_arg(const manifest::Op& op, const manifest::Pack& pack,
                                     std::span<const BoundArg> params, size_t call) {
   auto bytes = std::make_unique<std::byte[]>(static_cast<size_t>(pack.size));
+  BoundArg out;
   for (const manifest::PackField& field : pack.fields) {
+    if (const auto* map = std::get_if<manifest::Tensormap>(&field.source)) {
+      const BoundArg& over = params[static_cast<size_t>(map->param)];
+      const auto* address = reinterpret_cast<const std::byte*>(static_cast<intptr_t>(*over.cell));
+      KERN_TRY_VOID(
+          context_.target.tensormap(*map, address, over.bytes_left, bytes.get() + field.at));
+      continue;
+    }
     BoundArg from;
     uint32_t width = 4;
     if (const auto* param = std::get_if<manifest::ParamRef>(&field.source)) {
@@ -168,17 +197,14 @@ Result<BoundArg> Lowering::pack_arg(const manifest::Op& op, const manifest::Pack
       from.cell = out_.values.of_var(var->name);
     } else if (const auto* expr = std::get_if<manifest::Expr>(&field.source)) {
       from.cell = out_.values.of(*expr);
-    } else if (const auto* rank = std::get_if<manifest::RankRef>(&field.source)) {
-      from = rank_arg(rank->group);
     } else {
-      return fail(Kind::manifest, "a tensormap at byte {} of a pack needs the cuda device",
-                  field.at);
+      from = rank_arg(std::get<manifest::RankRef>(field.source).group);
     }
+    out.is_peer = out.is_peer || from.is_peer;
     width = static_cast<uint32_t>(field.width.value_or(width));
     KERN_ASSERT(width <= sizeof(Cell) && field.at + width <= pack.size, "field at {}", field.at);
     out_.patches.push_back({bytes.get() + field.at, from.cell, width});
   }
-  BoundArg out;
   // A pack is passed by its bytes, not by a cell.
   out.cell = reinterpret_cast<const Cell*>(bytes.get());
   out_.packs.push_back(std::move(bytes));
@@ -206,16 +232,21 @@ Result<BoundArg> Lowering::bind_arg(const manifest::Op& op, const LaunchArg& arg
   return out;
 }
 
-Result<void> Lowering::set_kernel(const manifest::Launch& launch, Launch& out) {
+Result<void> Lowering::set_kernel(const manifest::Launch& launch, std::span<const BoundArg> args,
+                                  Launch& out) {
   const auto module = context_.manifest.index().modules.find(launch.module);
   KERN_ASSERT(module.has_value(), "module `{}`", launch.module);
-  KERN_TRY(entry, context_.find_entry(*module, launch.entry));
-  out.entry = entry;
+  KERN_TRY(kernel, context_.target.kernel({launch, args, *module}));
+  KERN_ASSERT(kernel != nullptr, "entry `{}`", launch.entry);
+  out.kernel = kernel;
   for (size_t axis = 0; axis < 3; ++axis) {
     out.block[axis] = axis < launch.block.size() ? static_cast<uint32_t>(launch.block[axis]) : 1;
     out.grid[axis] =
         axis < launch.grid.size() ? out_.values.of(launch.grid[axis]) : out_.values.of_integer(1);
+    if (axis < launch.cluster.size())
+      out.cluster[axis] = static_cast<uint32_t>(launch.cluster[axis]);
   }
+  out.pdl = launch.pdl;
   if (launch.shared_mem) out.shared_bytes = out_.values.of(*launch.shared_mem);
   return {};
 }
@@ -223,19 +254,17 @@ Result<void> Lowering::set_kernel(const manifest::Launch& launch, Launch& out) {
 Result<void> Lowering::set_built_in(const manifest::Launch& launch, std::span<const BoundArg> args,
                                     Launch& out) {
   out_.values.evaluate(context_.manifest.vars_max());
-  int64_t ranks = 1;
+  LaunchSource source{launch, args};
   for (const BoundArg& arg : args) {
     if (arg.group.empty()) continue;
-    ranks = context_.manifest.group(arg.group)->size;
+    source.group_size = context_.manifest.group(arg.group)->size;
     const auto peers = context_.peers.find(std::string(arg.group));
-    out.group = peers == context_.peers.end() ? nullptr : peers->second;
-    KERN_ASSERT(out.group != nullptr || ranks == 1, "group `{}`", arg.group);
+    source.group = peers == context_.peers.end() ? nullptr : peers->second;
+    KERN_ASSERT(source.group != nullptr || source.group_size == 1, "group `{}`", arg.group);
   }
-  const std::string_view name = std::string_view(launch.entry).substr(sizeof("extern:") - 1);
-  KERN_TRY(run, resolve_built_in(name, args, ranks));
-  out.built_in = run;
-  out_.collective_bytes_max =
-      std::max(out_.collective_bytes_max, collective_bytes(name, args, ranks));
+  KERN_TRY(lowered, context_.target.built_in(source));
+  out.built_in = std::move(lowered.run);
+  out_.collective_bytes_max = std::max(out_.collective_bytes_max, lowered.collective_bytes);
   return {};
 }
 
@@ -258,7 +287,7 @@ Result<void> Lowering::add_launch(const manifest::Op& op, const manifest::Launch
   if (launch.is_extern())
     KERN_TRY_VOID(set_built_in(launch, args, out));
   else
-    KERN_TRY_VOID(set_kernel(launch, out));
+    KERN_TRY_VOID(set_kernel(launch, args, out));
   if (launch.when) {
     const auto var = context_.manifest.index().vars.find(launch.when->var);
     KERN_ASSERT(var.has_value(), "var `{}`", launch.when->var);
@@ -293,7 +322,32 @@ Result<void> Lowering::add_call(size_t call) {
   return {};
 }
 
+/// Inputs, inouts and outputs that the calls name, where the caller's view is not the device's.
+void Lowering::add_transfers() {
+  std::set<size_t> seen;
+  for (const manifest::Call& call : program_.calls)
+    for (const CallArg& arg : call.args) {
+      const auto* bound = std::get_if<manifest::BufferArg>(&arg);
+      if (bound == nullptr) continue;
+      const size_t index = *context_.manifest.index().buffers.find(bound->buffer);
+      const manifest::Buffer& buffer = context_.manifest->buffers[index];
+      const std::byte* host = context_.addresses.host_view(index);
+      std::byte* device = context_.addresses.buffers[index];
+      if (host == nullptr || host == device || !seen.insert(index).second) continue;
+      Transfer transfer{const_cast<std::byte*>(host), device, {}, manifest::size_of(buffer.dtype)};
+      for (const manifest::Dim& dim : buffer.shape)
+        transfer.extents.push_back(dim.is_var() ? out_.values.of_var(dim.var)
+                                                : out_.values.of_integer(dim.value));
+      transfer.changes_only = buffer.kind == manifest::BufferKind::input;
+      if (buffer.kind != manifest::BufferKind::output) out_.uploads.push_back(transfer);
+      if (buffer.kind == manifest::BufferKind::input) continue;
+      if (context_.read_back == nullptr || context_.read_back->contains(buffer.name))
+        out_.downloads.push_back(transfer);
+    }
+}
+
 Result<LoweredProgram> Lowering::finish() {
+  add_transfers();
   KERN_TRY_VOID(
       add_checked_inputs(context_.manifest, program_, context_.layout, context_.addresses, out_));
   out_.values.evaluate(context_.manifest.vars_max());

@@ -1,27 +1,26 @@
 #pragma once
 /// From a verified program to a flat list of launches.
 
-#include <functional>
 #include <map>
+#include <set>
 #include <string>
 
-#include "built_ins.h"
+#include "bind.h"
 #include "layout.h"
-#include "program.h"
+#include "target.h"
 
 namespace kern::runtime {
 
-/// The entry of that name in a module, by its position in the manifest.
-using FindEntry = std::function<Result<kern_host_entry>(size_t module, const std::string& entry)>;
-
-/// Lowering calls `find_entry` and adds to addresses; it looks behind neither.
+/// Lowering adds to addresses and looks behind none.
 struct LowerContext {
   const manifest::Verified& manifest;
   const Layout& layout;
   const Addresses& addresses;
-  const FindEntry& find_entry;
+  Target& target;
   const Ranks& ranks;
   const std::map<std::string, PeerGroup*>& peers;
+  /// Outputs that the caller reads; null: all.
+  const std::set<std::string, std::less<>>* read_back = nullptr;
 };
 
 /// Lowers calls [first, last) of a program. Every buffer they name has its address. Kinds: manifest

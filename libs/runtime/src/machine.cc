@@ -42,6 +42,7 @@ void Machine::run_grid(const Launch& launch) {
   KERN_ASSERT(blocks > 0 && shape.shared_bytes <= shared_bytes_, "{} blocks, {} shared bytes",
               blocks, shape.shared_bytes);
   shape.services = &host_services(isa_);
+  const auto entry = reinterpret_cast<kern_host_entry>(const_cast<void*>(launch.kernel));
   auto body = [&](int worker, int64_t begin, int64_t end) {
     kern_block block = shape;
     block.shared = shared_[static_cast<size_t>(worker)].data();
@@ -51,7 +52,7 @@ void Machine::run_grid(const Launch& launch) {
       block.index[0] = static_cast<uint32_t>(place % wide);
       block.index[1] = static_cast<uint32_t>(place % plane / wide);
       block.index[2] = static_cast<uint32_t>(place / plane);
-      launch.entry(&block, launch.args);
+      entry(&block, launch.args);
     }
   };
   pool_.run(blocks, std::max<int64_t>(1, blocks / (pool_.threads() * kPiecesPerWorker)), body);
@@ -61,12 +62,10 @@ Result<void> Machine::run(const LoweredProgram& program) {
   auto watch = program.watches.begin();
   for (size_t i = 0; i < program.launches.size(); ++i) {
     const Launch& launch = program.launches[i];
-    const bool skipped = launch.when != nullptr &&
-                         (*launch.when < launch.when_min || *launch.when > launch.when_max);
-    if (!skipped) {
-      if (launch.entry != nullptr) {
+    if (launch.is_on()) {
+      if (launch.kernel != nullptr) {
         run_grid(launch);
-      } else if (auto done = launch.built_in(*this, launch); !done) {
+      } else if (auto done = launch.built_in->run(launch); !done) {
         return with_context(std::move(done), "program `{}`, call {}, op `{}`", program.name,
                             launch.call, launch.op);
       }

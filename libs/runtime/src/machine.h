@@ -21,6 +21,7 @@ class Machine {
 
   Isa isa() const { return isa_; }
   WorkerPool& pool() { return pool_; }
+  int threads() const { return pool_.threads(); }
   MutableByteSpan collective_room() const {
     return {collective_.data(), static_cast<size_t>(collective_bytes_)};
   }

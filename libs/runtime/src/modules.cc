@@ -82,8 +82,7 @@ LoadedModule::~LoadedModule() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-Result<LoadedModule> LoadedModule::load(const manifest::Module& module,
-                                        const ModuleSearch& search) {
+Result<ModuleFile> find_module(const manifest::Module& module, const ModuleSearch& search) {
   std::vector<std::filesystem::path> places;
   for (const std::filesystem::path& dir : search.dirs) {
     places.push_back(dir / file_name_of(module.source));
@@ -99,21 +98,24 @@ Result<LoadedModule> LoadedModule::load(const manifest::Module& module,
     }
     KERN_TRY(bytes, read_file(place, kModuleBytesMax));
     const std::string hash = to_hex(sha256(as_bytes(bytes)));
-    if (hash != module.sha256) {
-      seen += fmt::format("; `{}` has sha256 {}", place.string(), hash);
-      continue;
-    }
-    KERN_TRY(fd, sealed_copy(module.name, bytes));
-    auto opened = open_sealed(std::move(fd));
-    if (!opened)
-      return fail(Kind::kernel_artifact, "module `{}`: `{}` does not load: {}", module.name,
-                  place.string(), opened.error().text());
-    auto& [dylib, held] = *opened;
-    return LoadedModule(module.name, place, std::move(dylib), held.release());
+    if (hash == module.sha256) return ModuleFile{place, std::move(bytes)};
+    seen += fmt::format("; `{}` has sha256 {}", place.string(), hash);
   }
   if (places.empty()) seen = "; no folder to look in was given";
   return fail(Kind::kernel_artifact, "module `{}`: no file with sha256 {}{}", module.name,
               module.sha256, seen);
+}
+
+Result<LoadedModule> LoadedModule::load(const manifest::Module& module,
+                                        const ModuleSearch& search) {
+  KERN_TRY(file, find_module(module, search));
+  KERN_TRY(fd, sealed_copy(module.name, file.bytes));
+  auto opened = open_sealed(std::move(fd));
+  if (!opened)
+    return fail(Kind::kernel_artifact, "module `{}`: `{}` does not load: {}", module.name,
+                file.path.string(), opened.error().text());
+  auto& [dylib, held] = *opened;
+  return LoadedModule(module.name, file.path, std::move(dylib), held.release());
 }
 
 Result<kern_host_entry> LoadedModule::find(const std::string& entry) const {

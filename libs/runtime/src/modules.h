@@ -1,7 +1,7 @@
 #pragma once
-/// The pinned shared objects of a host manifest. The bytes that are hashed are the bytes that run:
-/// a file is read once into sealed memory, hashed there, and loaded from there, so changing the
-/// file afterwards changes nothing.
+/// The pinned modules of a manifest. The bytes that are hashed are the bytes that run: a file is
+/// read once and hashed; a shared object is then loaded from sealed memory, so changing the file
+/// afterwards changes nothing.
 
 #include <filesystem>
 #include <string>
@@ -19,9 +19,18 @@ struct ModuleSearch {
   std::filesystem::path cache_dir;          ///< `blobs/<sha256>`; empty: none
 };
 
+/// The bytes with the pinned hash, and where they were found.
+struct ModuleFile {
+  std::filesystem::path path;
+  std::string bytes;
+};
+
+/// Kind kernel_artifact, naming the module, the places looked at and what was found there.
+Result<ModuleFile> find_module(const manifest::Module& module, const ModuleSearch& search);
+
 class LoadedModule {
  public:
-  /// Kind kernel_artifact, naming the module, the places looked at and what was found there.
+  /// A module of the host device. Kind kernel_artifact.
   static Result<LoadedModule> load(const manifest::Module& module, const ModuleSearch& search);
   LoadedModule(LoadedModule&& other) noexcept;
   LoadedModule& operator=(LoadedModule&& other) noexcept;

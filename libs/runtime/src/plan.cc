@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "built_ins.h"
+#include "cuda_built_ins.h"
 #include "kern/base/assert.h"
 #include "kern/base/checked.h"
 #include "lower.h"
@@ -54,14 +56,37 @@ Addresses counted_addresses(const Verified& manifest, const Layout& layout) {
   for (size_t i = 0; i < manifest->buffers.size(); ++i) {
     const bool placed = is_short_lived(manifest->buffers[i]);
     out.buffers.push_back(placed ? nullptr : counter.take(manifest.bytes_max(i)));
+    out.views.push_back(is_staged(manifest->buffers[i]) ? out.buffers.back() : nullptr);
   }
   out.arena = counter.take(layout.arena_bytes);
   return out;
 }
 
-void entry_stand_in(const kern_block*, void* const*) {
-  KERN_ASSERT(false, "a plan does not run");
-}
+/// Notes the entries that a load would look for; answers with stand-ins.
+class PlannedTarget final : public Target {
+ public:
+  PlannedTarget(const Verified& manifest, std::vector<NeededEntry>& entries)
+      : manifest_(manifest), entries_(entries) {}
+
+  Result<const void*> kernel(const LaunchSource& source) override {
+    if (seen_.emplace(source.module, source.launch.entry).second)
+      entries_.push_back({manifest_->modules[source.module].name, source.launch.entry});
+    return this;
+  }
+  Result<LoweredBuiltIn> built_in(const LaunchSource& source) override {
+    return manifest_->device == manifest::Device::host ? lower_host_built_in(source, nullptr)
+                                                       : lower_cuda_built_in(source, nullptr);
+  }
+  Result<void> tensormap(const manifest::Tensormap&, const std::byte*, int64_t,
+                         std::byte*) override {
+    return {};
+  }
+
+ private:
+  const Verified& manifest_;
+  std::vector<NeededEntry>& entries_;
+  std::set<std::pair<size_t, std::string>> seen_;
+};
 
 /// Lowers every program with stand-ins for whatever a load would have read.
 class Planner {
@@ -98,7 +123,7 @@ class Planner {
     PlannedProgram& planned = plan_.programs.emplace_back();
     planned.name = program.name;
     planned.arena_bytes = layout_.programs[index].bytes;
-    const LowerContext context{manifest_, layout_, addresses_, find_entry_, ranks_, peers_};
+    const LowerContext context{manifest_, layout_, addresses_, target_, ranks_, peers_};
     // A load lowers a derive program call by call, between which sources come and go.
     const size_t step = program.derive ? 1 : std::max<size_t>(program.calls.size(), 1);
     for (size_t first = 0; first < program.calls.size(); first += step) {
@@ -117,20 +142,13 @@ class Planner {
   std::vector<PlannedPeers> groups_;
   std::map<std::string, PeerGroup*> peers_;
   Ranks ranks_;
-  std::set<std::pair<size_t, std::string>> seen_;
   Plan plan_;
-  FindEntry find_entry_ = [this](size_t module,
-                                 const std::string& entry) -> Result<kern_host_entry> {
-    if (seen_.emplace(module, entry).second)
-      plan_.entries.push_back({manifest_->modules[module].name, entry});
-    return &entry_stand_in;
-  };
+  PlannedTarget target_{manifest_, plan_.entries};
 };
 
 }  // namespace
 
 Result<Plan> plan(const Verified& manifest, const Capacity& capacity) {
-  KERN_TRY_VOID(check_device(manifest));
   KERN_TRY(layout, lay_out(manifest, capacity));
   return Planner(manifest, layout).run();
 }

@@ -1,12 +1,12 @@
 #include "kern/runtime/runtime.h"
 
-#include <cstring>
+#include <algorithm>
 
+#include "cuda_device.h"
+#include "host_device.h"
 #include "inputs.h"
 #include "kern/base/assert.h"
 #include "lower.h"
-#include "machine.h"
-#include "modules.h"
 #include "store.h"
 
 namespace kern::runtime {
@@ -17,42 +17,45 @@ using manifest::BufferKind;
 using manifest::State;
 using manifest::Verified;
 
-bool is_addressable(BufferKind kind) {
-  return kind == BufferKind::input || kind == BufferKind::output || kind == BufferKind::inout;
-}
-
-/// The host device: everything in this process's memory, launches on its worker threads.
-class HostRuntime final : public Runtime {
+/// What is the same on every device: names, vars, checks, and the order of a load.
+class LoadedRuntime final : public Runtime {
  public:
-  HostRuntime(const Verified& manifest, const Options& options, Ranks ranks,
-              std::vector<LoadedModule> modules, Store store)
+  LoadedRuntime(const Verified& manifest, const Options& options, Ranks ranks,
+                std::unique_ptr<Device> device, Store store)
       : manifest_(*manifest),
         vars_max_(manifest.vars_max().begin(), manifest.vars_max().end()),
         peers_(options.peers),
+        read_back_(options.read_back),
         ranks_(std::move(ranks)),
-        modules_(std::move(modules)),
-        store_(std::move(store)),
-        machine_(options.threads) {
+        device_(std::move(device)),
+        store_(std::move(store)) {
     values_.resize(vars_max_.size());
     names_ = NameLookups(manifest_);
     for (size_t i = 0; i < manifest_.buffers.size(); ++i)
       buffer_bytes_.push_back(manifest.bytes_max(i));
   }
+  ~LoadedRuntime() override {
+    // Nothing is freed under work that is still under way.
+    if (device_->enter()) (void)device_->synchronize();
+  }
 
   /// Binds weights, runs derive programs, lowers the rest, runs once programs.
-  Result<void> prepare(const Verified& manifest, const safetensors::Catalog* weights,
-                       bool in_place);
+  Result<void> prepare(const Verified& manifest, const safetensors::Catalog* weights);
 
   MutableByteSpan buffer(std::string_view name) override;
+  std::optional<int64_t> state_bytes(std::string_view name) const override;
+  Result<void> read_state(std::string_view name, int64_t offset, MutableByteSpan to) override;
+  Result<void> write_state(std::string_view name, int64_t offset, ByteSpan from) override;
   MutableByteSpan state(std::string_view name) override;
   Result<void> copy_page(int64_t from, int64_t to) override;
   Result<void> copy_slot(int64_t from, int64_t to) override;
   Result<void> zero_slot(int64_t slot) override;
-  Result<void> run(std::string_view program, std::span<const VarValue> vars) override;
+  Result<void> enqueue(std::string_view program, std::span<const VarValue> vars) override;
+  Result<void> synchronize() override;
   Result<void> observe(std::string_view label, std::string_view buffer, Observer see) override;
 
-  int64_t bytes_total() const { return store_.bytes_total() + bound_bytes_; }
-  int64_t bytes_in_place() const { return in_place_bytes_; }
+  int64_t bytes_total() const { return store_.layout().bytes + weight_bytes_; }
+  const Device& device() const { return *device_; }
 
  private:
   struct NameLookups {
@@ -63,44 +66,49 @@ class HostRuntime final : public Runtime {
   };
 
   LowerContext lower_context(const Verified& manifest) const {
-    return {manifest, store_.layout(), store_.addresses(), find_entry_, ranks_, peers_};
+    return {manifest,
+            store_.layout(),
+            store_.addresses(),
+            *device_,
+            ranks_,
+            peers_,
+            read_back_ ? &*read_back_ : nullptr};
   }
-  Result<void> bind(const Verified& manifest, size_t index, const safetensors::Catalog* weights,
-                    bool in_place);
-  Result<void> derive(const Verified& manifest, const safetensors::Catalog* weights, bool in_place);
+  Result<void> bind(const Verified& manifest, size_t index, const safetensors::Catalog* weights);
+  Result<void> derive(const Verified& manifest, const safetensors::Catalog* weights);
   Result<void> run_at_bounds(LoweredProgram& program);
   Result<void> set_vars(const LoweredProgram& program, std::span<const VarValue> vars);
   Result<void> check_place(std::string_view what, int64_t place, int64_t count) const;
-  Result<void> start(LoweredProgram& program);
+  Result<size_t> state_range(std::string_view name, int64_t offset, size_t bytes) const;
+  Result<void> copy_in_states(State::Size size, int64_t from, int64_t to);
+  int64_t place_bytes(const State& state) const;
 
   manifest::Manifest manifest_;  ///< a copy: the caller's may go after load
   std::vector<int64_t> vars_max_;
   std::map<std::string, PeerGroup*> peers_;
+  std::optional<std::set<std::string, std::less<>>> read_back_;
   Ranks ranks_;
-  std::vector<LoadedModule> modules_;
-  FindEntry find_entry_ = [this](size_t module, const std::string& entry) {
-    return modules_[module].find(entry);
-  };
+  std::unique_ptr<Device> device_;  ///< outlives what it allocated
   Store store_;
-  Machine machine_;
   NameLookups names_;
   std::vector<int64_t> buffer_bytes_;
   std::vector<std::unique_ptr<LoweredProgram>> programs_;  ///< null: ran at load
   std::vector<int64_t> values_;                            ///< of the vars in the run at hand
-  int64_t bound_bytes_ = 0, in_place_bytes_ = 0;
+  int64_t weight_bytes_ = 0;
 };
 
-Result<void> HostRuntime::bind(const Verified& manifest, size_t index,
-                               const safetensors::Catalog* weights, bool in_place) {
+Result<void> LoadedRuntime::bind(const Verified& manifest, size_t index,
+                                 const safetensors::Catalog* weights) {
   const Buffer& buffer = manifest->buffers[index];
   if (weights == nullptr)
     return fail(Kind::caller, "{} `{}` needs a checkpoint, none was given",
                 manifest::to_string(buffer.kind), buffer.name);
   const int64_t bytes = manifest.bytes_max(index);
-  KERN_TRY(bound, bind_weight(buffer, bytes, *weights, ranks_, in_place));
-  if (buffer.kind == BufferKind::weight)
-    (bound.owned.data() == nullptr ? in_place_bytes_ : bound_bytes_) += bytes;
-  store_.set_bound(index, std::move(bound));
+  KERN_TRY(plan, plan_weight(buffer, bytes, *weights, ranks_));
+  KERN_TRY(block, with_context(device_->bind(buffer, plan, store_.reach_of(buffer.name)), "{} `{}`",
+                               manifest::to_string(buffer.kind), buffer.name));
+  if (buffer.kind == BufferKind::weight) weight_bytes_ += bytes;
+  store_.set_bound(index, std::move(block));
   return {};
 }
 
@@ -118,8 +126,7 @@ std::vector<size_t> sources_of(const Verified& manifest, const manifest::Call& c
 
 /// Call by call: what a call reads is bound before it and freed after its last reader, so the raw
 /// and the derived form of a large weight never stand side by side for long.
-Result<void> HostRuntime::derive(const Verified& manifest, const safetensors::Catalog* weights,
-                                 bool in_place) {
+Result<void> LoadedRuntime::derive(const Verified& manifest, const safetensors::Catalog* weights) {
   std::map<size_t, std::pair<size_t, size_t>> last_reader;
   for (size_t p = 0; p < manifest->programs.size(); ++p)
     if (manifest->programs[p].derive)
@@ -133,7 +140,7 @@ Result<void> HostRuntime::derive(const Verified& manifest, const safetensors::Ca
       const std::vector<size_t> sources = sources_of(manifest, manifest->programs[p].calls[c]);
       for (const size_t source : sources) {
         if (is_bound[source]) continue;
-        KERN_TRY_VOID(bind(manifest, source, weights, in_place));
+        KERN_TRY_VOID(bind(manifest, source, weights));
         is_bound[source] = true;
       }
       KERN_TRY(program, lower(lower_context(manifest), p, c, c + 1));
@@ -148,89 +155,125 @@ Result<void> HostRuntime::derive(const Verified& manifest, const safetensors::Ca
   return {};
 }
 
-Result<void> HostRuntime::run_at_bounds(LoweredProgram& program) {
-  values_ = vars_max_;
-  KERN_TRY_VOID(machine_.reserve(program.shared_bytes_max, program.collective_bytes_max));
-  return start(program);
+Result<void> LoadedRuntime::run_at_bounds(LoweredProgram& program) {
+  KERN_TRY_VOID(device_->reserve(program));
+  program.values.evaluate(vars_max_);
+  KERN_TRY_VOID(device_->enqueue(program, vars_max_));
+  return device_->synchronize();
 }
 
-Result<void> HostRuntime::prepare(const Verified& manifest, const safetensors::Catalog* weights,
-                                  bool in_place) {
+Result<void> LoadedRuntime::prepare(const Verified& manifest, const safetensors::Catalog* weights) {
   for (size_t i = 0; i < manifest->buffers.size(); ++i)
-    if (manifest->buffers[i].kind == BufferKind::weight)
-      KERN_TRY_VOID(bind(manifest, i, weights, in_place));
-  store_.point_peers(manifest);
-  KERN_TRY_VOID(derive(manifest, weights, in_place));
-  int64_t shared = 0, collective = 0;
+    if (manifest->buffers[i].kind == BufferKind::weight) KERN_TRY_VOID(bind(manifest, i, weights));
+  KERN_TRY_VOID(store_.point_peers(manifest, *device_, peers_));
+  KERN_TRY_VOID(derive(manifest, weights));
   for (size_t p = 0; p < manifest->programs.size(); ++p) {
     programs_.push_back(nullptr);
     if (manifest->programs[p].derive) continue;
     KERN_TRY(program, lower(lower_context(manifest), p));
-    shared = std::max(shared, program.shared_bytes_max);
-    collective = std::max(collective, program.collective_bytes_max);
+    KERN_TRY_VOID(device_->reserve(program));
     if (manifest->programs[p].once)
       KERN_TRY_VOID(run_at_bounds(program));
     else
       programs_.back() = std::make_unique<LoweredProgram>(std::move(program));
   }
-  return machine_.reserve(shared, collective);
+  KERN_TRY_VOID(device_->synchronize());
+  device_->end_load();
+  return {};
 }
 
-MutableByteSpan HostRuntime::buffer(std::string_view name) {
+MutableByteSpan LoadedRuntime::buffer(std::string_view name) {
   const auto index = names_.buffers.find(name);
-  if (!index || !is_addressable(manifest_.buffers[*index].kind)) return {};
-  return {store_.buffer(*index, {}), static_cast<size_t>(buffer_bytes_[*index])};
+  std::byte* view = index ? store_.addresses().host_view(*index) : nullptr;
+  if (view == nullptr) return {};
+  return {view, static_cast<size_t>(buffer_bytes_[*index])};
 }
 
-MutableByteSpan HostRuntime::state(std::string_view name) {
+std::optional<int64_t> LoadedRuntime::state_bytes(std::string_view name) const {
   const auto index = names_.states.find(name);
-  if (!index) return {};
+  if (!index) return std::nullopt;
+  return store_.state_bytes(*index);
+}
+
+MutableByteSpan LoadedRuntime::state(std::string_view name) {
+  const auto index = names_.states.find(name);
+  if (!index || !device_->is_host()) return {};
   return {store_.state(*index), static_cast<size_t>(store_.state_bytes(*index))};
 }
 
-Result<void> HostRuntime::check_place(std::string_view what, int64_t place, int64_t count) const {
+/// Position of the state that has those bytes.
+Result<size_t> LoadedRuntime::state_range(std::string_view name, int64_t offset,
+                                          size_t bytes) const {
+  const auto index = names_.states.find(name);
+  if (!index) return fail(Kind::caller, "no state `{}`", name);
+  const int64_t size = store_.state_bytes(*index);
+  if (offset < 0 || offset > size || bytes > static_cast<size_t>(size - offset))
+    return fail(Kind::caller, "{} bytes at {} of state `{}`, which has {}", bytes, offset, name,
+                size);
+  return *index;
+}
+
+Result<void> LoadedRuntime::read_state(std::string_view name, int64_t offset, MutableByteSpan to) {
+  KERN_TRY(index, state_range(name, offset, to.size()));
+  KERN_TRY_VOID(device_->enter());
+  return device_->read(to, store_.state(index) + offset);
+}
+
+Result<void> LoadedRuntime::write_state(std::string_view name, int64_t offset, ByteSpan from) {
+  KERN_TRY(index, state_range(name, offset, from.size()));
+  KERN_TRY_VOID(device_->enter());
+  return device_->write(store_.state(index) + offset, from);
+}
+
+Result<void> LoadedRuntime::check_place(std::string_view what, int64_t place, int64_t count) const {
   if (place < 0 || place >= count)
     return fail(Kind::caller, "{} {} is outside the capacity of {}", what, place, count);
   return {};
 }
 
-Result<void> HostRuntime::copy_page(int64_t from, int64_t to) {
-  const Capacity& capacity = store_.capacity();
-  KERN_TRY_VOID(check_place("page", from, capacity.pages));
-  KERN_TRY_VOID(check_place("page", to, capacity.pages));
+/// Bytes of one page or one slot.
+int64_t LoadedRuntime::place_bytes(const State& state) const {
+  return state.size == State::Size::per_token ? state.bytes * store_.capacity().page_tokens
+                                              : state.bytes;
+}
+
+Result<void> LoadedRuntime::copy_in_states(State::Size size, int64_t from, int64_t to) {
+  KERN_TRY_VOID(device_->enter());
+  if (from == to) return {};
   for (size_t i = 0; i < manifest_.states.size(); ++i) {
-    if (manifest_.states[i].size != State::Size::per_token) continue;
-    const int64_t bytes = manifest_.states[i].bytes * capacity.page_tokens;
-    std::memmove(store_.state(i) + to * bytes, store_.state(i) + from * bytes,
-                 static_cast<size_t>(bytes));
+    if (manifest_.states[i].size != size) continue;
+    const int64_t bytes = place_bytes(manifest_.states[i]);
+    KERN_TRY_VOID(
+        device_->copy(store_.state(i) + to * bytes, store_.state(i) + from * bytes, bytes));
   }
   return {};
 }
 
-Result<void> HostRuntime::copy_slot(int64_t from, int64_t to) {
-  const Capacity& capacity = store_.capacity();
-  KERN_TRY_VOID(check_place("slot", from, capacity.slots));
-  KERN_TRY_VOID(check_place("slot", to, capacity.slots));
-  for (size_t i = 0; i < manifest_.states.size(); ++i) {
-    if (manifest_.states[i].size != State::Size::per_seq) continue;
-    const int64_t bytes = manifest_.states[i].bytes;
-    std::memmove(store_.state(i) + to * bytes, store_.state(i) + from * bytes,
-                 static_cast<size_t>(bytes));
-  }
-  return {};
+Result<void> LoadedRuntime::copy_page(int64_t from, int64_t to) {
+  KERN_TRY_VOID(check_place("page", from, store_.capacity().pages));
+  KERN_TRY_VOID(check_place("page", to, store_.capacity().pages));
+  return copy_in_states(State::Size::per_token, from, to);
 }
 
-Result<void> HostRuntime::zero_slot(int64_t slot) {
+Result<void> LoadedRuntime::copy_slot(int64_t from, int64_t to) {
+  KERN_TRY_VOID(check_place("slot", from, store_.capacity().slots));
+  KERN_TRY_VOID(check_place("slot", to, store_.capacity().slots));
+  return copy_in_states(State::Size::per_seq, from, to);
+}
+
+Result<void> LoadedRuntime::zero_slot(int64_t slot) {
   KERN_TRY_VOID(check_place("slot", slot, store_.capacity().slots));
+  KERN_TRY_VOID(device_->enter());
   for (size_t i = 0; i < manifest_.states.size(); ++i) {
     if (manifest_.states[i].size != State::Size::per_seq) continue;
-    const int64_t bytes = manifest_.states[i].bytes;
-    std::memset(store_.state(i) + slot * bytes, 0, static_cast<size_t>(bytes));
+    const int64_t bytes = place_bytes(manifest_.states[i]);
+    KERN_TRY_VOID(device_->zero(store_.state(i) + slot * bytes, bytes));
   }
   return {};
 }
 
-Result<void> HostRuntime::set_vars(const LoweredProgram& program, std::span<const VarValue> vars) {
+Result<void> LoadedRuntime::set_vars(const LoweredProgram& program,
+                                     std::span<const VarValue> vars) {
   std::fill(values_.begin(), values_.end(), 0);
   for (const VarValue& var : vars) {
     const auto index = names_.vars.find(var.name);
@@ -247,20 +290,21 @@ Result<void> HostRuntime::set_vars(const LoweredProgram& program, std::span<cons
   return {};
 }
 
-Result<void> HostRuntime::start(LoweredProgram& program) {
-  program.values.evaluate(values_);
-  KERN_TRY_VOID(check_inputs(manifest_, program));
-  for (const PackPatch& patch : program.patches) std::memcpy(patch.at, patch.from, patch.width);
-  return machine_.run(program);
-}
-
-Result<void> HostRuntime::run(std::string_view program, std::span<const VarValue> vars) {
+Result<void> LoadedRuntime::enqueue(std::string_view program, std::span<const VarValue> vars) {
   const auto index = names_.programs.find(program);
   if (!index) return fail(Kind::caller, "no program `{}`", program);
   LoweredProgram* lowered = programs_[*index].get();
   if (lowered == nullptr) return fail(Kind::caller, "program `{}` runs at load only", program);
   KERN_TRY_VOID(set_vars(*lowered, vars));
-  return start(*lowered);
+  lowered->values.evaluate(values_);
+  KERN_TRY_VOID(check_inputs(manifest_, *lowered));
+  KERN_TRY_VOID(device_->enter());
+  return device_->enqueue(*lowered, values_);
+}
+
+Result<void> LoadedRuntime::synchronize() {
+  KERN_TRY_VOID(device_->enter());
+  return device_->synchronize();
 }
 
 /// Position of the last call that names a buffer; the number of calls when none does.
@@ -273,13 +317,13 @@ size_t last_call_with(const manifest::Program& program, std::string_view buffer)
   return program.calls.size();
 }
 
-Result<void> HostRuntime::observe(std::string_view label, std::string_view buffer, Observer see) {
+Result<void> LoadedRuntime::observe(std::string_view label, std::string_view buffer, Observer see) {
   const auto target = names_.buffers.find(buffer);
   if (!target) return fail(Kind::caller, "no buffer `{}`", buffer);
   bool found = false;
   for (size_t p = 0; p < programs_.size(); ++p) {
     if (programs_[p] == nullptr) continue;
-    const std::byte* data = store_.buffer(*target, store_.places(p));
+    const std::byte* data = store_.addresses().buffer(*target, store_.layout().programs[p]);
     if (data == nullptr) continue;
     const std::vector<manifest::Call>& calls = manifest_.programs[p].calls;
     const size_t last = last_call_with(manifest_.programs[p], buffer);
@@ -326,28 +370,25 @@ Result<Ranks> ranks_of(const manifest::Manifest& manifest, const Options& option
 
 }  // namespace
 
+Result<void> Runtime::run(std::string_view program, std::span<const VarValue> vars) {
+  KERN_TRY_VOID(enqueue(program, vars));
+  return synchronize();
+}
+
 Result<std::unique_ptr<Runtime>> Runtime::load(const Verified& manifest,
                                                const safetensors::Catalog* weights,
                                                const Options& options, const Log& log) {
-  KERN_TRY_VOID(check_device(manifest));
-  if (options.threads < 1)
-    return fail(Kind::caller, "{} threads, expected at least 1", options.threads);
   KERN_TRY(ranks, ranks_of(*manifest, options));
-  const ModuleSearch search{options.module_dirs, options.cache_dir};
-  std::vector<LoadedModule> modules;
-  for (const manifest::Module& module : manifest->modules) {
-    KERN_TRY(loaded, LoadedModule::load(module, search));
-    modules.push_back(std::move(loaded));
-  }
   KERN_TRY(layout, lay_out(manifest, options.capacity));
-  KERN_TRY(store, Store::create(manifest, std::move(layout)));
-  auto runtime = std::make_unique<HostRuntime>(manifest, options, std::move(ranks),
-                                               std::move(modules), std::move(store));
-  KERN_TRY_VOID(runtime->prepare(manifest, weights, options.weights_in_place));
-  log.info("host device: {} modules, {} threads, {}; {:.1f} MiB of memory, {:.1f} MiB in place",
-           manifest->modules.size(), options.threads, to_string(supported_isas().back()),
-           static_cast<double>(runtime->bytes_total()) / (1 << 20),
-           static_cast<double>(runtime->bytes_in_place()) / (1 << 20));
+  const bool on_host = manifest->device == manifest::Device::host;
+  KERN_TRY(device, on_host ? make_host_device(manifest, options)
+                           : make_cuda_device(manifest, options, log));
+  KERN_TRY(store, Store::create(manifest, std::move(layout), *device));
+  auto runtime = std::make_unique<LoadedRuntime>(manifest, options, std::move(ranks),
+                                                 std::move(device), std::move(store));
+  KERN_TRY_VOID(runtime->prepare(manifest, weights));
+  log.info("{}; {:.1f} MiB of memory", runtime->device().describe(),
+           static_cast<double>(runtime->bytes_total()) / (1 << 20));
   return std::unique_ptr<Runtime>(std::move(runtime));
 }
 

@@ -3,7 +3,8 @@
 // process's own memory. A device address is a host address, a kernel is a function of the test's,
 // a captured graph is replayed. It can be told to fail any call, and it knows what was not given
 // back. Memory shared by descriptor is a memory file, so two processes really share it.
-// One at a time: functions of a C table know no object, so they find the one that was made last.
+// One at a time: functions of a C table know no object, so they find the one that stands. Threads
+// may share it; a kernel runs alone.
 
 #include <functional>
 #include <map>
@@ -55,7 +56,7 @@ class FakeDriver {
   std::unique_ptr<const kern::cuda::Driver> driver_;
 };
 
-// A cubin as small as a file can be that is taken for one: an ELF header of the device's machine.
-std::string fake_cubin();
+// A cubin for sm_90 with that machine code, as small as a file can be that is taken for one.
+std::string fake_cubin(const std::string& code = {});
 
 }  // namespace kern_test

@@ -16,6 +16,17 @@ namespace kern::cuda {
 /// Kind kernel_artifact when there is none.
 Result<std::vector<ByteSpan>> device_images(ByteSpan file);
 
+/// What a look at the machine code says of bulk copies with `.MULTICAST`, which write the shared
+/// memory of several blocks at once and must not read another device's memory.
+enum class Multicast : uint8_t {
+  none,
+  found,
+  unknown,  ///< code for another machine than sm_90, compressed, or not machine code
+};
+/// Of one image of `device_images`. Of sm_90 the encodings are known: UTMALDG and UBLKCP, told by
+/// the low nine bits of an instruction, with bit 75 set.
+Multicast scan_multicast(ByteSpan image);
+
 /// Where a parameter lies in a kernel's parameter block.
 struct ParamPlace {
   size_t offset = 0, bytes = 0;

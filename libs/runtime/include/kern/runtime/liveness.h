@@ -22,7 +22,7 @@ struct ArenaPlan {
   int64_t bytes = 0;             ///< of the whole arena
 };
 
-inline constexpr int64_t kArenaAlignment = 64;
+inline constexpr int64_t kArenaAlignment = 256;  ///< as an allocation of a device
 
 /// Largest first, each at the lowest place that no overlapping interval holds.
 ArenaPlan plan_arena(std::span<const Interval> intervals);

@@ -1,11 +1,13 @@
 #pragma once
-/// How ranks of a group reach each other for the built-in collectives of the host device.
-/// The runtime sums in rank order by itself; a PeerGroup only moves bytes.
+/// How ranks of a group reach each other: for the host device's built-in collectives, and for a
+/// GPU's peer buffers while a Runtime loads. The runtime sums in rank order by itself; a PeerGroup
+/// only moves bytes.
 /// Thread safety: one call at a time, from the thread that runs programs.
 
 #include <vector>
 
 #include "kern/base/bytes.h"
+#include "kern/base/descriptor.h"
 
 namespace kern::runtime {
 
@@ -21,6 +23,9 @@ class PeerGroup {
   /// `send` holds size() equal blocks, block i for member i; `receive` the block of each member for
   /// this rank, in rank order.
   virtual Result<void> all_to_all(ByteSpan send, MutableByteSpan receive) = 0;
+  /// A descriptor of every member's file, in rank order, own one included; the members share one
+  /// machine. Kind manifest where these peers pass none.
+  virtual Result<std::vector<Descriptor>> all_gather_descriptors(Descriptor mine);
 };
 
 }  // namespace kern::runtime

@@ -1,6 +1,7 @@
 #pragma once
 /// Loads a verified manifest, its pinned modules and a checkpoint, and runs programs blindly.
-/// It knows no model: buffers, states and programs are found once by name and then by handle.
+/// It knows no model: buffers, states and programs are found once by name and then by handle. The
+/// manifest says on which device: the host (CPU modules, threads of this process) or a GPU.
 /// Thread safety: one thread at a time per Runtime; several Runtimes are independent.
 /// Ownership: the checkpoint's catalog must outlive `load` only, unless Options::weights_in_place;
 /// peer groups must outlive the Runtime.
@@ -10,6 +11,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +24,9 @@
 
 namespace kern::safetensors {
 class Catalog;
+}
+namespace kern::cuda {
+class Driver;
 }
 
 namespace kern::runtime {
@@ -36,14 +42,25 @@ struct Capacity {
 struct Options {
   std::vector<std::filesystem::path> module_dirs;
   Capacity capacity;
-  int threads = 1;  ///< worker threads that run grid blocks, the calling one included
+  /// Host: worker threads that run grid blocks, the calling one included. GPU: threads that copy
+  /// weights while they load.
+  int threads = 1;
   /// By group name; every group of the manifest, but one of a single rank may be left out.
   std::map<std::string, PeerGroup*> peers;
   /// Also searched for modules, as `blobs/<sha256>`; empty: no cache.
   std::filesystem::path cache_dir;
-  /// A weight that lies whole in the checkpoint is used where it is mapped, without a copy. The
-  /// catalog must then outlive the Runtime.
+  /// Host only: a weight that lies whole in the checkpoint is used where it is mapped, without a
+  /// copy. The catalog must then outlive the Runtime.
   bool weights_in_place = false;
+
+  // ---- GPU only ----
+  int gpu = 0;  ///< the driver's number of the device
+  /// A driver of the caller's, which must outlive the Runtime; null: the machine's own.
+  const cuda::Driver* driver = nullptr;
+  /// Programs that the manifest lets be captured are launched one launch at a time all the same.
+  bool eager = false;
+  /// Outputs and inouts that a run brings back; absent: all that it names.
+  std::optional<std::set<std::string, std::less<>>> read_back;
 };
 
 /// The value of one var for one run.
@@ -56,30 +73,45 @@ class Runtime {
  public:
   /// Reads modules (hash before use), binds weights, runs derive and once programs. `weights` may
   /// be null when the manifest binds none. Kinds: kernel_artifact, weight_artifact, manifest,
-  /// device.
+  /// device, peer.
   static Result<std::unique_ptr<Runtime>> load(const manifest::Verified& manifest,
                                                const safetensors::Catalog* weights,
                                                const Options& options, const Log& log);
   virtual ~Runtime() = default;
 
-  /// The bytes of an input, inout or output buffer at its bound, by name; empty when unknown.
+  /// The caller's view of an input, inout or output at its bound, by name; empty when unknown.
+  /// Between `enqueue` and `synchronize` nobody touches it; what a program did not name keeps its
+  /// bytes, and so does what lies beyond the vars' values.
   virtual MutableByteSpan buffer(std::string_view name) = 0;
-  /// The bytes of a whole state; empty when unknown. A paged state is pages x page_tokens x
+
+  /// Bytes of a whole state; nothing when unknown. A paged state is pages x page_tokens x
   /// bytes_per_token, a per-sequence state slots x bytes_per_seq.
+  virtual std::optional<int64_t> state_bytes(std::string_view name) const = 0;
+  /// Part of a state, as everything enqueued leaves it. Kind caller when it has no such bytes.
+  virtual Result<void> read_state(std::string_view name, int64_t offset, MutableByteSpan to) = 0;
+  virtual Result<void> write_state(std::string_view name, int64_t offset, ByteSpan from) = 0;
+  /// The bytes themselves where the device is the host; empty when unknown or on a GPU.
   virtual MutableByteSpan state(std::string_view name) = 0;
   /// Copies page `from` onto page `to` in every paged state; likewise for slots. Zeroes a slot.
+  /// In order with what is enqueued.
   virtual Result<void> copy_page(int64_t from, int64_t to) = 0;
   virtual Result<void> copy_slot(int64_t from, int64_t to) = 0;
   virtual Result<void> zero_slot(int64_t slot) = 0;
 
-  /// Runs a program to its end. A var outside 1..max, or an input outside its declared domain, is a
-  /// caller error and nothing ran; a lost peer is kind peer.
-  virtual Result<void> run(std::string_view program, std::span<const VarValue> vars) = 0;
+  /// Starts a program. A var outside 1..max, or an input outside its declared domain, is a caller
+  /// error and nothing runs; a lost peer is kind peer. The host runs it to its end here. One thread
+  /// that drives several Runtimes whose kernels wait for each other enqueues on all before it
+  /// synchronizes any.
+  virtual Result<void> enqueue(std::string_view program, std::span<const VarValue> vars) = 0;
+  /// Waits for all that was enqueued; outputs stand in their buffers then. Kind device: the end.
+  virtual Result<void> synchronize() = 0;
+  /// Both.
+  Result<void> run(std::string_view program, std::span<const VarValue> vars);
 
   /// Calls `see` with the bytes of a buffer, at its bound, after each call of that label in any
   /// program run from now on; an empty label means the last call that names the buffer. For people
-  /// who compare layers; costs nothing until it is used. Kind caller when no call has the label or
-  /// no buffer the name.
+  /// who compare layers; costs nothing until it is used, and a GPU then waits at each such call.
+  /// Kind caller when no call has the label or no buffer the name.
   using Observer = std::function<void(ByteSpan)>;
   virtual Result<void> observe(std::string_view label, std::string_view buffer, Observer see) = 0;
 };

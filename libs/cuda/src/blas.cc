@@ -1,0 +1,288 @@
+#include "kern/cuda/blas.h"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstring>
+#include <vector>
+
+#include "kern/base/assert.h"
+
+namespace kern::cuda {
+namespace {
+
+using blas_api::Status;
+using blas_api::Table;
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+/// Where the heuristic is asked: rows of a prefill item are this many or more, and a step of few
+/// rows is bound by reading the weights, whatever the tile.
+constexpr int64_t kReferenceRows = 1024;
+constexpr int kCandidatesMax = 16;
+constexpr uint32_t kAlignment = 16;
+
+// The library's numbers.
+constexpr int kTypeF32 = 0, kTypeBf16 = 14, kComputeF32 = 68;
+constexpr int kDescTransposeA = 3, kTransposed = 1;
+constexpr int kPreferWorkspace = 1, kPreferReductions = 3, kPreferAlignmentA = 5;
+constexpr int kAlgoId = 0, kAlgoTile = 1, kAlgoSplitK = 2, kAlgoReduction = 3, kAlgoSwizzle = 4,
+              kAlgoCustom = 5, kAlgoStages = 6, kAlgoInnerShape = 7, kAlgoClusterShape = 8;
+
+struct Row {
+  const char* name;
+  size_t place;
+};
+constexpr std::array kRows = {
+    Row{"cublasLtCreate", offsetof(Table, create)},
+    Row{"cublasLtDestroy", offsetof(Table, destroy)},
+    Row{"cublasLtGetVersion", offsetof(Table, get_version)},
+    Row{"cublasLtGetStatusName", offsetof(Table, get_status_name)},
+    Row{"cublasLtMatmulDescCreate", offsetof(Table, desc_create)},
+    Row{"cublasLtMatmulDescDestroy", offsetof(Table, desc_destroy)},
+    Row{"cublasLtMatmulDescSetAttribute", offsetof(Table, desc_set)},
+    Row{"cublasLtMatrixLayoutCreate", offsetof(Table, layout_create)},
+    Row{"cublasLtMatrixLayoutDestroy", offsetof(Table, layout_destroy)},
+    Row{"cublasLtMatmulPreferenceCreate", offsetof(Table, preference_create)},
+    Row{"cublasLtMatmulPreferenceDestroy", offsetof(Table, preference_destroy)},
+    Row{"cublasLtMatmulPreferenceSetAttribute", offsetof(Table, preference_set)},
+    Row{"cublasLtMatmulAlgoGetHeuristic", offsetof(Table, get_heuristic)},
+    Row{"cublasLtMatmulAlgoInit", offsetof(Table, algo_init)},
+    Row{"cublasLtMatmulAlgoConfigSetAttribute", offsetof(Table, algo_set)},
+    Row{"cublasLtMatmulAlgoConfigGetAttribute", offsetof(Table, algo_get)},
+    Row{"cublasLtMatmulAlgoCheck", offsetof(Table, algo_check)},
+    Row{"cublasLtMatmul", offsetof(Table, matmul)},
+};
+static_assert(sizeof(Table) == kRows.size() * sizeof(void*), "every function is looked up");
+
+/// Row counts to try up to the largest: all small ones, and around the powers of two.
+std::vector<int64_t> row_counts(int64_t m_max) {
+  std::vector<int64_t> out;
+  for (int64_t m = 1; m <= std::min<int64_t>(m_max, 32); ++m) out.push_back(m);
+  for (int64_t power = 64; power / 2 <= m_max; power *= 2)
+    for (const int64_t m : {power - 1, power, power + 1})
+      if (m > 32 && m < m_max) out.push_back(m);
+  if (m_max > 32) out.push_back(m_max);
+  return out;
+}
+
+}  // namespace
+
+// ---- the library ----
+
+Result<std::unique_ptr<Blas>> Blas::load(const Context& context) {
+  void* library = nullptr;
+  std::string why;
+  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
+    // Never closed: it keeps state in the context.
+    library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library != nullptr) break;
+    why += fmt::format("{}{}", why.empty() ? "" : "; ", ::dlerror());
+  }
+  if (library == nullptr) return fail(Kind::device, "no cuBLASLt: {}", why);
+  Table table{};
+  for (const Row& row : kRows) {
+    void* function = ::dlsym(library, row.name);
+    if (function == nullptr) return fail(Kind::device, "this cuBLASLt has no {}", row.name);
+    std::memcpy(reinterpret_cast<char*>(&table) + row.place, &function, sizeof(function));
+  }
+  return create(context, table);
+}
+
+Result<std::unique_ptr<Blas>> Blas::create(const Context& context, const Table& table) {
+  auto blas = std::make_unique<Blas>(table);
+  KERN_TRY_VOID(blas->check("cublasLtCreate", table.create(&blas->handle_)));
+  KERN_TRY(workspace, DeviceBuffer::allocate(context, kWorkspaceBytes));
+  blas->workspace_ = std::move(workspace);
+  return blas;
+}
+
+Blas::~Blas() {
+  if (handle_ != nullptr) table_.destroy(handle_);
+}
+
+Result<void> Blas::check(const char* call, Status status) const {
+  if (status == 0) return {};
+  const char* name = table_.get_status_name(status);
+  return fail(Kind::device, "{}: {} ({})", call, name == nullptr ? "?" : name, status);
+}
+
+// ---- products ----
+
+/// The library sees column-major matrices: C^T [n, m] = W [n, k] * A^T [k, m].
+struct Matmul::Layouts {
+  explicit Layouts(const Blas& b) : blas(b) {}
+  Layouts(const Layouts&) = delete;
+  Layouts& operator=(const Layouts&) = delete;
+  ~Layouts() {
+    for (blas_api::Layout layout : {w, a, c})
+      if (layout != nullptr) blas->layout_destroy(layout);
+  }
+
+  const Blas& blas;
+  int64_t m = 0;
+  blas_api::Layout w = nullptr, a = nullptr, c = nullptr;
+};
+
+Result<std::unique_ptr<Matmul::Layouts>> Matmul::layouts(int64_t m) const {
+  const Blas& blas = *blas_;
+  auto out = std::make_unique<Layouts>(blas);
+  out->m = m;
+  const auto n = static_cast<uint64_t>(product_.n), k = static_cast<uint64_t>(product_.k);
+  const auto rows = static_cast<uint64_t>(m);
+  const auto create = [&](blas_api::Layout* layout, int type, uint64_t down, uint64_t across,
+                          int64_t stride) {
+    return blas.check("cublasLtMatrixLayoutCreate",
+                      blas->layout_create(layout, type, down, across, stride));
+  };
+  KERN_TRY_VOID(create(&out->w, kTypeBf16, k, n, product_.k));
+  KERN_TRY_VOID(create(&out->a, kTypeBf16, k, rows, product_.a_stride));
+  KERN_TRY_VOID(
+      create(&out->c, product_.c_is_f32 ? kTypeF32 : kTypeBf16, n, rows, product_.c_stride));
+  return out;
+}
+
+Result<void> Matmul::accepts(const blas_api::Algo& algo, int64_t m) const {
+  KERN_TRY(at, layouts(m));
+  blas_api::HeuristicResult result{};
+  const Status status =
+      (*blas_)->algo_check(blas_->handle(), desc_, at->w, at->a, at->c, at->c, &algo, &result);
+  KERN_TRY_VOID(blas_->check("cublasLtMatmulAlgoCheck", status));
+  if (result.workspace_bytes > static_cast<size_t>(kWorkspaceBytes))
+    return fail(Kind::device, "the algorithm wants {} bytes of workspace, expected at most {}",
+                result.workspace_bytes, kWorkspaceBytes);
+  return {};
+}
+
+Result<void> Matmul::pin(const PinnedAlgo& pinned) {
+  const Blas& blas = *blas_;
+  const int c_type = product_.c_is_f32 ? kTypeF32 : kTypeBf16;
+  KERN_TRY_VOID(blas.check("cublasLtMatmulAlgoInit",
+                           blas->algo_init(blas.handle(), kComputeF32, kTypeF32, kTypeBf16,
+                                           kTypeBf16, c_type, c_type, pinned.id, &algo_)));
+  const auto set = [&](int attribute, const auto& value) {
+    return blas.check("cublasLtMatmulAlgoConfigSetAttribute",
+                      blas->algo_set(&algo_, attribute, &value, sizeof(value)));
+  };
+  KERN_TRY_VOID(set(kAlgoTile, pinned.tile));
+  KERN_TRY_VOID(set(kAlgoStages, pinned.stages));
+  KERN_TRY_VOID(set(kAlgoSplitK, static_cast<int32_t>(pinned.split_k)));
+  KERN_TRY_VOID(set(kAlgoReduction, pinned.reduction));
+  KERN_TRY_VOID(set(kAlgoSwizzle, pinned.swizzle));
+  KERN_TRY_VOID(set(kAlgoCustom, pinned.custom));
+  KERN_TRY_VOID(set(kAlgoInnerShape, pinned.inner_shape));
+  return set(kAlgoClusterShape, pinned.cluster_shape);
+}
+
+Result<void> Matmul::choose(int64_t m_max) {
+  const Blas& blas = *blas_;
+  blas_api::Preference preference = nullptr;
+  KERN_TRY_VOID(blas.check("cublasLtMatmulPreferenceCreate", blas->preference_create(&preference)));
+  const auto set = [&](int attribute, const auto& value) {
+    return blas->preference_set(preference, attribute, &value, sizeof(value));
+  };
+  const uint64_t workspace = kWorkspaceBytes;
+  const uint32_t no_reduction = 0;
+  Status status = set(kPreferWorkspace, workspace);
+  if (status == 0) status = set(kPreferReductions, no_reduction);
+  for (int matrix = 0; matrix < 4 && status == 0; ++matrix)
+    status = set(kPreferAlignmentA + matrix, kAlignment);
+  std::array<blas_api::HeuristicResult, kCandidatesMax> found{};
+  int count = 0;
+  const auto at = layouts(kReferenceRows);
+  if (status == 0 && at)
+    status = blas->get_heuristic(blas.handle(), desc_, (*at)->w, (*at)->a, (*at)->c, (*at)->c,
+                                 preference, kCandidatesMax, found.data(), &count);
+  blas->preference_destroy(preference);
+  if (!at) return tl::unexpected(at.error());
+  KERN_TRY_VOID(blas.check("cublasLtMatmulAlgoGetHeuristic", status));
+  for (int i = 0; i < count; ++i) {
+    int32_t split_k = 1;
+    size_t written = 0;
+    const blas_api::Algo& algo = found[static_cast<size_t>(i)].algo;
+    blas->algo_get(&algo, kAlgoSplitK, &split_k, sizeof(split_k), &written);
+    bool good = found[static_cast<size_t>(i)].state == 0 && split_k <= 1;
+    for (const int64_t m : row_counts(m_max)) good = good && accepts(algo, m).has_value();
+    if (!good) continue;
+    algo_ = algo;
+    return {};
+  }
+  return fail(
+      Kind::manifest,
+      "cuBLASLt has no algorithm for n {}, k {}, row strides {} of C and {} of A that takes "
+      "every number of rows up to {} (of {} candidates)",
+      product_.n, product_.k, product_.c_stride, product_.a_stride, m_max, count);
+}
+
+Result<Matmul> Matmul::plan(const Blas& blas, const Product& product, int64_t m_max,
+                            const std::optional<PinnedAlgo>& pinned) {
+  KERN_ASSERT(product.n > 0 && product.k > 0 && m_max > 0, "n {}, k {}, m {}", product.n, product.k,
+              m_max);
+  Matmul out(blas, product);
+  KERN_TRY_VOID(
+      blas.check("cublasLtMatmulDescCreate", blas->desc_create(&out.desc_, kComputeF32, kTypeF32)));
+  const int32_t transposed = kTransposed;
+  KERN_TRY_VOID(
+      blas.check("cublasLtMatmulDescSetAttribute",
+                 blas->desc_set(out.desc_, kDescTransposeA, &transposed, sizeof(transposed))));
+  if (!pinned) {
+    KERN_TRY_VOID(out.choose(m_max));
+    return out;
+  }
+  KERN_TRY_VOID(out.pin(*pinned));
+  for (const int64_t m : row_counts(m_max))
+    if (const auto accepted = out.accepts(out.algo_, m); !accepted)
+      return fail(Kind::manifest, "the pinned algorithm does not fit {} rows of n {}, k {}: {}", m,
+                  product.n, product.k, accepted.error().message);
+  return out;
+}
+
+Matmul::Matmul(const Blas& blas, const Product& product) : blas_(&blas), product_(product) {}
+
+Matmul::Matmul(Matmul&& other) noexcept
+    : blas_(other.blas_),
+      product_(other.product_),
+      desc_(std::exchange(other.desc_, nullptr)),
+      algo_(other.algo_),
+      last_(std::move(other.last_)) {}
+
+Matmul& Matmul::operator=(Matmul&& other) noexcept {
+  std::swap(blas_, other.blas_);
+  std::swap(product_, other.product_);
+  std::swap(desc_, other.desc_);
+  std::swap(algo_, other.algo_);
+  std::swap(last_, other.last_);
+  return *this;
+}
+
+Matmul::~Matmul() {
+  if (desc_ != nullptr) (*blas_)->desc_destroy(desc_);
+}
+
+Result<void> Matmul::run(const Stream& stream, int64_t m, api::Pointer a, api::Pointer w,
+                         api::Pointer c) {
+  if (last_ == nullptr || last_->m != m) {
+    KERN_TRY(at, layouts(m));
+    last_ = std::move(at);
+  }
+  const float alpha = 1, beta = product_.accumulates ? 1 : 0;
+  const auto pointer = [](api::Pointer address) { return reinterpret_cast<void*>(address); };
+  return blas_->check(
+      "cublasLtMatmul",
+      (*blas_)->matmul(blas_->handle(), desc_, &alpha, pointer(w), last_->w, pointer(a), last_->a,
+                       &beta, pointer(c), last_->c, pointer(c), last_->c, &algo_,
+                       pointer(blas_->workspace().address()),
+                       static_cast<size_t>(blas_->workspace().bytes()), stream.raw()));
+}
+
+std::string Matmul::describe() const {
+  const auto get = [&](int attribute, auto value) {
+    size_t written = 0;
+    (*blas_)->algo_get(&algo_, attribute, &value, sizeof(value), &written);
+    return value;
+  };
+  return fmt::format("id {}, tile {}, stages {}, inner {}, cluster {}", get(kAlgoId, int32_t{0}),
+                     get(kAlgoTile, uint32_t{0}), get(kAlgoStages, uint32_t{0}),
+                     get(kAlgoInnerShape, uint16_t{0}), get(kAlgoClusterShape, uint16_t{0}));
+}
+
+}  // namespace kern::cuda

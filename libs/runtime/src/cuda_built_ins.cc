@@ -1,0 +1,199 @@
+#include "cuda_built_ins.h"
+
+#include <array>
+#include <cstring>
+
+#include "built_ins.h"
+#include "kern/base/assert.h"
+
+namespace kern::runtime {
+namespace {
+
+using manifest::Dtype;
+using What = manifest::ParamType::What;
+
+enum class Form : uint8_t { gemm, collective };
+
+struct Row {
+  std::string_view name;
+  Form form;
+  Dtype dtype;               ///< of C, or of the elements of a collective
+  bool accumulates = false;  ///< gemm
+};
+
+constexpr std::array kRows = {
+    Row{"gemm_bf16_tn", Form::gemm, Dtype::bf16},
+    Row{"gemm_bf16_tn_acc", Form::gemm, Dtype::bf16, true},
+    Row{"gemm_bf16_tn_f32", Form::gemm, Dtype::f32},
+    Row{"cublaslt_bf16_tn", Form::gemm, Dtype::bf16},
+    Row{"cublaslt_bf16_tn_acc", Form::gemm, Dtype::bf16, true},
+    Row{"cublas_bf16_tn_f32", Form::gemm, Dtype::f32},
+    Row{"allreduce_bf16", Form::collective, Dtype::bf16},
+    Row{"allreduce_f32", Form::collective, Dtype::f32},
+    Row{"allgather_bf16", Form::collective, Dtype::bf16},
+    Row{"allgather_f32", Form::collective, Dtype::f32},
+    Row{"reducescatter_bf16", Form::collective, Dtype::bf16},
+    Row{"reducescatter_f32", Form::collective, Dtype::f32},
+    Row{"alltoall_bf16", Form::collective, Dtype::bf16},
+    Row{"alltoall_f32", Form::collective, Dtype::f32},
+};
+
+Cell value_of(const Launch& launch, uint32_t arg) {
+  Cell value;
+  std::memcpy(&value, launch.args[arg], sizeof(value));
+  return value;
+}
+
+class Gemm final : public BuiltIn {
+ public:
+  Gemm(cuda::Matmul& matmul, const cuda::Stream& stream) : matmul_(matmul), stream_(stream) {}
+  Result<void> run(const Launch& launch) override {
+    const auto address = [&](uint32_t arg) {
+      return static_cast<cuda::api::Pointer>(value_of(launch, arg));
+    };
+    return matmul_.run(stream_, value_of(launch, 3), address(0), address(1), address(2));
+  }
+
+ private:
+  cuda::Matmul& matmul_;
+  const cuda::Stream& stream_;
+};
+
+/// Every collective of a group of one is a copy.
+class LoneCollective final : public BuiltIn {
+ public:
+  LoneCollective(const cuda::Stream& stream, int64_t element)
+      : stream_(stream), element_(element) {}
+  Result<void> run(const Launch& launch) override {
+    const auto from = static_cast<cuda::api::Pointer>(value_of(launch, 0));
+    const auto to = static_cast<cuda::api::Pointer>(value_of(launch, 1));
+    if (from == to) return {};
+    return stream_.copy_on_device(to, from, value_of(launch, 2) * element_);
+  }
+
+ private:
+  const cuda::Stream& stream_;
+  int64_t element_;
+};
+
+std::string known_names() {
+  std::string known;
+  for (const Row& row : kRows) known += fmt::format("{}{}", known.empty() ? "" : " ", row.name);
+  return known;
+}
+
+Result<void> check_args(const Row& row, const LaunchSource& source) {
+  const std::span<const BoundArg> args = source.args;
+  const size_t least = row.form == Form::gemm ? 6 : 4, most = row.form == Form::gemm ? 8 : 4;
+  if (args.size() < least || args.size() > most)
+    return fail(Kind::manifest, "`extern:{}` takes {} args, got {}", row.name,
+                least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most),
+                args.size());
+  const size_t pointers = row.form == Form::gemm ? 3 : 2;
+  for (size_t i = 0; i < args.size(); ++i) {
+    const What what = args[i].type.what;
+    const bool fits = i < pointers ? what == What::buffer || what == What::state
+                                   : what == What::i32 || what == What::i64;
+    const Dtype dtype = row.form == Form::gemm && i < 2 ? Dtype::bf16 : row.dtype;
+    if (!fits || (what == What::buffer && args[i].type.dtype != dtype))
+      return fail(
+          Kind::manifest, "`extern:{}` arg #{} is `{}`, expected {}", row.name, i,
+          manifest::to_string(args[i].type),
+          i < pointers ? fmt::format("a buffer of {}", manifest::to_string(dtype)) : "i32 or i64");
+    if (i < pointers && args[i].is_peer)
+      return fail(Kind::manifest, "`extern:{}` arg #{} is a peer buffer", row.name, i);
+  }
+  if (row.form == Form::gemm) return check_gemm_args(row.name, args, row.dtype);
+  if (source.group_size != 1)
+    return fail(Kind::manifest,
+                "`extern:{}` over {} ranks: on the cuda device ranks reach each other through peer "
+                "buffers and kernels",
+                row.name, source.group_size);
+  for (size_t i = 0; i < pointers; ++i)
+    if (*args[2].cell < 0 || *args[2].cell > args[i].bytes_left / manifest::size_of(row.dtype))
+      return fail(Kind::manifest,
+                  "`extern:{}` arg #{} spans {} elements, but `{}` has {} bytes left", row.name, i,
+                  *args[2].cell, args[i].name, args[i].bytes_left);
+  return {};
+}
+
+/// Sizes that vars change would change the algorithm with them.
+Result<cuda::Product> product_of(const Row& row, std::span<const BoundArg> args) {
+  cuda::Product product;
+  product.n = *args[4].cell;
+  product.k = *args[5].cell;
+  product.c_stride = args.size() > 6 ? *args[6].cell : product.n;
+  product.a_stride = args.size() > 7 ? *args[7].cell : product.k;
+  product.c_is_f32 = row.dtype == Dtype::f32;
+  product.accumulates = row.accumulates;
+  for (size_t i = 4; i < args.size(); ++i)
+    if (args[i].varies)
+      return fail(Kind::manifest,
+                  "`extern:{}` arg #{} changes with a var, and only the number of rows may",
+                  row.name, i);
+  return product;
+}
+
+std::optional<cuda::PinnedAlgo> pinned_of(const manifest::Launch& launch) {
+  if (!launch.algo) return std::nullopt;
+  cuda::PinnedAlgo out;
+  for (const auto& [name, value] : launch.algo->fields) {
+    if (name == "id") out.id = static_cast<int32_t>(value);
+    if (name == "tile") out.tile = static_cast<uint32_t>(value);
+    if (name == "stages") out.stages = static_cast<uint32_t>(value);
+    if (name == "split_k") out.split_k = static_cast<uint32_t>(value);
+    if (name == "reduction") out.reduction = static_cast<uint32_t>(value);
+    if (name == "swizzle") out.swizzle = static_cast<uint32_t>(value);
+    if (name == "custom") out.custom = static_cast<uint32_t>(value);
+    if (name == "inner_shape") out.inner_shape = static_cast<uint16_t>(value);
+    if (name == "cluster_shape") out.cluster_shape = static_cast<uint16_t>(value);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<cuda::Matmul*> CudaBuiltInRoom::matmul(const cuda::Product& product, int64_t m_max,
+                                              const std::optional<cuda::PinnedAlgo>& pinned) {
+  if (blas_ == nullptr) {
+    KERN_TRY(blas, cuda::Blas::load(context_));
+    blas_ = std::move(blas);
+  }
+  if (pinned) {
+    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, m_max, pinned));
+    return pinned_.emplace_back(std::make_unique<cuda::Matmul>(std::move(matmul))).get();
+  }
+  std::unique_ptr<cuda::Matmul>& decided = decided_[{product, m_max}];
+  if (decided == nullptr) {
+    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, m_max));
+    decided = std::make_unique<cuda::Matmul>(std::move(matmul));
+  }
+  return decided.get();
+}
+
+Result<LoweredBuiltIn> lower_cuda_built_in(const LaunchSource& source, CudaBuiltInRoom* room) {
+  std::string_view name = source.built_in_name();
+  if (name.starts_with("nccl_")) name.remove_prefix(sizeof("nccl_") - 1);
+  const Row* row = nullptr;
+  for (const Row& each : kRows)
+    if (each.name == name) row = &each;
+  if (row == nullptr)
+    return fail(Kind::manifest, "the cuda device has no built-in `extern:{}`, it has: {}",
+                source.built_in_name(), known_names());
+  KERN_TRY_VOID(check_args(*row, source));
+  LoweredBuiltIn out;
+  if (row->form == Form::collective) {
+    if (room != nullptr)
+      out.run = std::make_unique<LoneCollective>(room->stream(), manifest::size_of(row->dtype));
+    return out;
+  }
+  KERN_TRY(product, product_of(*row, source.args));
+  if (room == nullptr) return out;
+  KERN_TRY(matmul,
+           with_context(room->matmul(product, *source.args[3].cell, pinned_of(source.launch)),
+                        "`extern:{}`", source.built_in_name()));
+  out.run = std::make_unique<Gemm>(*matmul, room->stream());
+  return out;
+}
+
+}  // namespace kern::runtime

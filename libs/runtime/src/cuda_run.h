@@ -1,0 +1,70 @@
+#pragma once
+/// How a lowered program is worked off on a stream: what changed of its inputs goes in, launches
+/// follow, one by one or as a captured graph, and what the caller reads comes back.
+/// Thread safety: one thread at a time.
+
+#include <list>
+#include <map>
+#include <vector>
+
+#include "device.h"
+#include "kern/cuda/graph.h"
+#include "kern/cuda/memory.h"
+
+namespace kern::runtime {
+
+/// Inputs as the device has them, so that only what the caller changed goes over the link.
+class Staging {
+ public:
+  Staging() = default;
+  Staging(cuda::PinnedBuffer host, cuda::DeviceBuffer device, int64_t input_bytes)
+      : host_(std::move(host)), device_(std::move(device)) {
+    sent_.assign(static_cast<size_t>(input_bytes), std::byte{0});
+  }
+
+  std::byte* host() const { return host_.data(); }
+  std::byte* device() const { return reinterpret_cast<std::byte*>(device_.address()); }
+  Result<void> upload(const cuda::Stream& stream, const LoweredProgram& program);
+  Result<void> download(const cuda::Stream& stream, const LoweredProgram& program) const;
+
+ private:
+  struct Range {
+    size_t begin = 0, end = 0;  ///< bytes of the staged block
+  };
+  Range changed(const Transfer& transfer) const;
+
+  cuda::PinnedBuffer host_;
+  cuda::DeviceBuffer device_;
+  std::vector<std::byte> sent_;  ///< both sides begin as zeros
+  std::vector<Range> ranges_;    ///< kept for its memory
+};
+
+/// Captured programs by their vars. The first run of an assignment is eager, the second captures:
+/// an assignment that never comes again, such as a context that grows with every step, costs
+/// nothing.
+class GraphCache {
+ public:
+  /// Most graphs that are kept; the one used longest ago goes first.
+  static constexpr size_t kGraphsMax = 64;
+  /// Most assignments remembered as met once.
+  static constexpr size_t kMetMax = 1024;
+
+  using Key = std::pair<const LoweredProgram*, std::vector<int64_t>>;
+  /// The graph of an assignment, or null; then `wants` says whether to capture this run.
+  const cuda::Graph* find(const Key& key, bool& wants);
+  const cuda::Graph& keep(Key key, cuda::Graph graph);
+
+ private:
+  struct Kept {
+    Key key;
+    cuda::Graph graph;
+  };
+  std::list<Kept> kept_;  ///< last used first
+  std::map<Key, std::list<Kept>::iterator> by_key_;
+  std::map<Key, int> met_;
+};
+
+/// Enqueues the launches whose `when` holds. Watched calls are waited for and shown.
+Result<void> enqueue_launches(const cuda::Stream& stream, const LoweredProgram& program);
+
+}  // namespace kern::runtime

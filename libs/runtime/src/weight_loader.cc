@@ -1,0 +1,89 @@
+#include "weight_loader.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+namespace kern::runtime {
+namespace {
+
+constexpr TimeNs kReportEvery = 5 * kSecondNs;
+
+double gigabytes(int64_t bytes) {
+  return static_cast<double>(bytes) * 1e-9;
+}
+
+}  // namespace
+
+void WeightLoader::add(cuda::api::Pointer to, const WeightPlan& plan) {
+  for (int64_t begin = 0; begin < plan.bytes(); begin += kSliceBytes)
+    slices_.push_back({tasks_.size(), begin, std::min(kSliceBytes, plan.bytes() - begin)});
+  tasks_.push_back({to, plan});
+}
+
+Result<void> WeightLoader::open_lanes() {
+  while (lanes_.size() < static_cast<size_t>(pool_.threads())) {
+    const cuda::Driver& driver = context_.driver();
+    KERN_TRY(stream, cuda::Stream::create(driver));
+    KERN_TRY(first, cuda::PinnedBuffer::allocate(context_, kSliceBytes));
+    KERN_TRY(second, cuda::PinnedBuffer::allocate(context_, kSliceBytes));
+    KERN_TRY(first_passed, cuda::Event::create(driver));
+    KERN_TRY(second_passed, cuda::Event::create(driver));
+    lanes_.push_back(
+        std::make_unique<Lane>(Lane{std::move(stream),
+                                    {std::move(first), std::move(second)},
+                                    {std::move(first_passed), std::move(second_passed)}}));
+  }
+  return {};
+}
+
+Result<void> WeightLoader::move(Lane& lane, const Slice& slice) {
+  const size_t piece = lane.next++ % 2;
+  KERN_TRY_VOID(lane.passed[piece].synchronize());
+  const Task& task = tasks_[slice.task];
+  const MutableByteSpan room = lane.pieces[piece].bytes().first(static_cast<size_t>(slice.bytes));
+  task.plan.copy(slice.begin, room);
+  KERN_TRY_VOID(lane.stream.copy_to_device(task.to + static_cast<uint64_t>(slice.begin), room));
+  return lane.stream.record(lane.passed[piece]);
+}
+
+void WeightLoader::report() {
+  if (clock_.now() - reported_ < kReportEvery) return;
+  reported_ = clock_.now();
+  log_.info("weights: {:.1f} GB so far, {:.1f} GB/s", gigabytes(bytes_),
+            seconds() > 0 ? gigabytes(bytes_) / seconds() : 0);
+}
+
+Result<void> WeightLoader::flush(const cuda::Stream& after) {
+  if (slices_.empty()) return {};
+  const TimeNs start = clock_.now();
+  if (reported_ == 0) reported_ = start;
+  KERN_TRY_VOID(open_lanes());
+  std::mutex mutex;
+  std::optional<Error> failed;
+  auto body = [&](int worker, int64_t begin, int64_t end) {
+    auto done = context_.make_current();
+    for (int64_t i = begin; i < end && done; ++i)
+      done = move(*lanes_[static_cast<size_t>(worker)], slices_[static_cast<size_t>(i)]);
+    const std::lock_guard lock(mutex);
+    if (!done && !failed) failed = std::move(done.error());
+  };
+  pool_.run(static_cast<int64_t>(slices_.size()), 1, body);
+  for (const Slice& slice : slices_) bytes_ += slice.bytes;
+  slices_.clear();
+  tasks_.clear();
+  if (failed) return tl::unexpected(std::move(*failed));
+  for (const std::unique_ptr<Lane>& lane : lanes_)
+    for (const cuda::Event& passed : lane->passed) KERN_TRY_VOID(after.wait(passed));
+  time_ += clock_.now() - start;
+  report();
+  return {};
+}
+
+void WeightLoader::end() {
+  // Pinned memory is not given back under a copy, also after a failure.
+  for (const std::unique_ptr<Lane>& lane : lanes_) (void)lane->stream.synchronize();
+  lanes_.clear();
+}
+
+}  // namespace kern::runtime
