@@ -24,8 +24,7 @@ inline kern::runtime::Capacity smallest_capacity(const kern::manifest::Verified&
 }
 
 inline bool is_listed_refusal(const kern::Error& error) {
-  static constexpr std::array<std::string_view, 19> kSentences = {
-      "is for the cuda device",
+  static constexpr std::array<std::string_view, 21> kSentences = {
       "overflow 64 bits",
       "its capacity overflows",
       "is memory of a foreign engine",
@@ -33,8 +32,11 @@ inline bool is_listed_refusal(const kern::Error& error) {
       "the capacity pages of",
       "is freed while weights load",
       "the host device maps no memory",
-      "a tensormap at byte",
       "the host device has no built-in",
+      "the cuda device has no built-in",
+      "on the cuda device ranks reach each other",
+      "only the number of rows may",
+      "is a peer buffer",
       // a built-in's arguments
       "args, got",
       "expected a buffer",

@@ -74,6 +74,24 @@ TEST_CASE("every accepted mutant of a host manifest lowers, or is refused as lis
   CHECK(tally.refusals.size() > 2);
 }
 
+TEST_CASE("every accepted mutant of a GPU's manifest lowers, or is refused as listed",
+          "[fuzz][plan][prop]") {
+  std::string text = text_of("tests/fuzz/corpus/plan/host.json");
+  const auto cut = [&](const std::string& from, const std::string& to) {
+    const size_t at = text.find(from);
+    REQUIRE(at != std::string::npos);
+    text.replace(at, from.size(), to);
+  };
+  cut(R"("uses": ["host", "collectives"],)", R"("uses": ["collectives"],)");
+  cut(R"("device": "host",)", "");
+  cut("extern:gemm_bf16_tn_f32", "extern:cublas_bf16_tn_f32");
+  cut(R"({"param": 2}, {"rank": "tp"}]}])", R"({"param": 2}, {"rank": "one"}]}])");
+  const Tally tally = mutants(text, 6000, seed());
+  CHECK(tally.accepted > 600);
+  CHECK(tally.lowered > 300);
+  CHECK(tally.refusals.size() > 2);
+}
+
 TEST_CASE("every accepted mutant of a model's rank lowers, or is refused as listed",
           "[fuzz][plan][prop]") {
   const Tally tally = mutants(nano_rank(), 300, seed());
