@@ -1,8 +1,8 @@
 """What the printed schema accepts the reader reads, and what it refuses the reader refuses.
 
 The schema is `kern schema`, judged by PyPI's jsonschema; the reader is `kern verify --parse-only`.
-Both see seeded mutants of every base manifest, and a manifest that has one of everything with a value
-of every type in every kind of place. `schema_exceptions.json` lists what a schema cannot
+Both see seeded mutants of every base manifest, small documents with every property, alternative and
+word that the schema has, and those with values of every type and size in each of these places. `schema_exceptions.json` lists what a schema cannot
 say and why; an exception that no manifest needs fails the test.
 """
 import collections
@@ -19,61 +19,45 @@ import unittest
 
 import jsonschema
 
-from mutants import at, mutant, nodes_of
+import schema_samples
+from mutants import at, mutant
 
 SOURCE = pathlib.Path(os.environ["KERN_SOURCE_DIR"])
 HERE = SOURCE / "tests/oracle"
 KERN = pathlib.Path(os.environ["KERN_BUILD_DIR"]) / "bin/kern"
 FIXTURES = SOURCE / "tests/manifest/fixtures"
-RICH = FIXTURES / "base.json"  # has one of everything
-BASES = sorted((HERE / "manifests").glob("*.json")) + [RICH, FIXTURES / "pipe.json"]
+BASES = sorted((HERE / "manifests").glob("*.json")) + [
+    FIXTURES / "base.json", FIXTURES / "pipe.json"]
 MUTANTS = 260  # of each base
 CHUNK = 500  # files of one `kern verify`
 
-VALUES = [None, True, -1, -2**40, 0.5, 2**63, "", "extern:x", "heads", [], [0, 0], [0] * 4, {}, {"": 1},
-          {"mul": ["x", 2]}]
-CUT = {"id": "x", "stage": 0, "stages": 2}
-NAMED = {"constants", "vars", "groups", "states", "buffers", "modules", "ops", "programs", "scratch"}
-MANY = NAMED | {"calls", "args", "launches", "params", "fields", "bind"}
+VALUES = [None, True, -1, 0.5, 256, 2**16, 2**31, 2**32, 2**63, -2**31 - 1, -2**63 - 1, "", "x", "ONE",
+          "extern:x", "heads", [], [0, 0], [0] * 4, {}, {"": 1}, {"mul": ["x", 2]}]
 
 
-def kind_of(path, value):
-    """The path with names and positions left out, and what stands there."""
-    kind = tuple("#" if isinstance(k, int) or (i and path[i - 1] in NAMED) else k
-                 for i, k in enumerate(path))
-    return kind, tuple(sorted(value)) if isinstance(value, dict) else type(value)
+def wrong(path, document):
+    """The document with something else at that place, without it, and with more there."""
+    for value in VALUES:
+        changed = copy.deepcopy(document)
+        at(changed, path[:-1])[path[-1]] = value
+        yield f"is {value}", changed
+    changed = copy.deepcopy(document)
+    del at(changed, path[:-1])[path[-1]]
+    yield "is left out", changed
+    for key in ("zz", "offset") if isinstance(at(document, path), dict) else ():
+        changed = copy.deepcopy(document)
+        at(changed, path)[key] = 0
+        yield f"has {key}", changed
 
 
-def slim(node, path, seen):
-    """Leaves out what has nothing in it of a kind that was not seen yet."""
-    if not isinstance(node, (dict, list)):
-        return node
-    is_dict, kept = isinstance(node, dict), {}
-    for key, value in node.items() if is_dict else enumerate(node):
-        here = path + (key,)
-        kinds = {kind_of(here + p, v) for p, v in nodes_of(value)}
-        if path and path[-1] in MANY and kinds <= seen:
-            continue
-        kept[key] = slim(value, here, seen)
-        seen |= kinds
-    return kept if is_dict else list(kept.values())
-
-
-def everywhere(base):
-    """One place of each kind with every value, left out, and with a key that nothing knows."""
-    places = {kind_of(path, value): path for path, value in nodes_of(base) if path}
-    for path in places.values():
-        for value in VALUES:
-            changed = copy.deepcopy(base)
-            at(changed, path[:-1])[path[-1]] = value
-            yield f"{path} is {value}", changed
-        changed = copy.deepcopy(base)
-        del at(changed, path[:-1])[path[-1]]
-        yield f"{path} is left out", changed
-        for key in ("zz", "offset") if isinstance(at(base, path), dict) else ():
-            changed = copy.deepcopy(base)
-            at(changed, path)[key] = 0
-            yield f"{path} has {key}", changed
+def texts_of_samples(schema):
+    seen = {()}
+    for i, (path, document) in enumerate(schema_samples.documents(schema)):
+        yield f"sample {i} {path} whole", json.dumps(document)
+        if path not in seen:
+            seen.add(path)
+            for how, changed in wrong(path, document):
+                yield f"{path} {how}", json.dumps(changed)
 
 
 def texts_of_bases():
@@ -83,8 +67,6 @@ def texts_of_bases():
         for seed in range(MUTANTS):
             name = f"{base.name} {seed}"
             yield name, mutant(manifest, random.Random(name))
-    for name, changed in everywhere(slim({**json.loads(RICH.read_text()), "cut": CUT}, (), set())):
-        yield name, json.dumps(changed)
 
 
 def sample_of(known):
@@ -115,7 +97,7 @@ class SchemaTest(unittest.TestCase):
                                                capture_output=True).stdout)
         validator = jsonschema.Draft202012Validator(cls.schema)
         cls.known = json.loads((HERE / "schema_exceptions.json").read_text())
-        texts = list(texts_of_bases())
+        texts = [*texts_of_bases(), *texts_of_samples(cls.schema)]
         texts += [(f"sample: {known['why']}", sample_of(known))
                   for known in cls.known if "sample" in known]
         with tempfile.TemporaryDirectory() as folder:
@@ -132,6 +114,7 @@ class SchemaTest(unittest.TestCase):
     def test_the_bases_are_well_formed_and_their_mutants_of_both_kinds(self):
         self.assertGreaterEqual(len(BASES), 6)
         self.assertGreaterEqual(len(BASES) * MUTANTS, 2000)
+        self.assertGreater(sum(name.startswith("sample ") for name, _, _ in self.cases), 300)
         wholes = [case for case in self.cases if case[0].endswith(" whole")]
         self.assertEqual([case for case in wholes if case[1:] != (True, [])], [])
         read_whole = sum(said == [] for _, _, said in self.cases)
