@@ -122,3 +122,36 @@ TEST_CASE("a segment reads its rank's tensor and ranges", "[manifest][binds]") {
   CHECK(part.cols == Range{0, 32});
   CHECK(part_at(bind[2], {}, 4, 32).rows == Range{0, 4});
 }
+
+TEST_CASE("a buffer over two groups is checked on every pair of places", "[manifest][binds]") {
+  // rank t of `tp` takes its rows, member e of `ep` its columns: 2 x 16 each, but for the last
+  const auto over_two = [](std::string_view last) {
+    return changed(changed(changed(fixture("base"), R"("groups": {"tp": 2})",
+                                   R"("groups": {"ep": 3, "tp": 2})"),
+                           R"("embed"}]})",
+                           R"("embed", "rows": {"group": "tp", "ranges": [[0, 50], [50, 100]]},
+                    "cols": {"group": "ep", "ranges": [[0, 8], [8, 16], )" +
+                               std::string(last) + "]}}]}"),
+                   R"("shape": [100, "WIDE"])", R"("shape": [50, 8])");
+  };
+  Checkpoint checkpoint;
+  CHECK(checkpoint.said(verified(over_two("[24, 32]"))).empty());
+  CHECK(checkpoint.said(verified(over_two("[24, 31]"))) ==
+        Lines{"/buffers/table/bind: the segments make 350 elements on rank 0 of `tp` and 2 of "
+              "`ep`; the buffer holds 400"});
+  CHECK(checkpoint.said(verified(over_two("[25, 33]"))) ==
+        Lines{"/buffers/table/bind/0: rows [0, 50) and columns [25, 33) of tensor `embed`, which "
+              "is 100 x 32"});
+}
+
+TEST_CASE("two groups of many places each are too many to check", "[manifest][binds]") {
+  Manifest m = parsed(fixture("base"));
+  m.groups.push_back({"wide", 40'000});
+  m.groups.push_back({"long", 40'000});
+  BindSegment& segment = m.buffers[9].bind.at(0);
+  segment.rows.emplace({"wide", std::vector<Range>(40'000, Range{0, 100})});
+  segment.cols.emplace({"long", std::vector<Range>(40'000, Range{0, 32})});
+  CHECK(Checkpoint().said(verified(std::move(m))) ==
+        Lines{"/buffers/table/bind: its tables are over 2 groups with more than 65536 places "
+              "together"});
+}

@@ -22,6 +22,9 @@ size_t place_in(std::string_view group, std::span<const Place> places, size_t en
   return 0;
 }
 
+// Combinations of places in several groups that are worth checking one by one.
+constexpr int64_t kPlacesMax = int64_t{1} << 16;
+
 /// A tensor's shape as [first axis, product of the rest]; a scalar is one row of one.
 struct Extent {
   int64_t rows = 1, cols = 1;
@@ -39,7 +42,8 @@ std::optional<Extent> extent_of(const TensorInfo& tensor) {
   return extent;
 }
 
-/// Checks every buffer that binds, on every rank of the groups its segments name.
+/// Checks every buffer that binds, on every combination of places in the groups its tables are
+/// over.
 class Checker {
  public:
   Checker(const Verified& manifest, std::span<const TensorInfo> tensors) : manifest_(manifest) {
@@ -70,45 +74,81 @@ class Checker {
     return at != by_name_.end() && (*at)->name == name ? *at : nullptr;
   }
 
-  /// Ranks to look at: as many as the largest group any segment names; a rank reads every table at
-  /// its own place, and tables of one group all have its size.
-  static int64_t ranks_of(const Buffer& buffer) {
-    size_t ranks = 1;
+  /// One place in each group that some table of the buffer is over, all at the first member.
+  std::vector<Place> places_of(const Buffer& buffer) const {
+    std::vector<Place> places;
+    const auto note = [&](const std::string& group) {
+      const auto same = [&](const Place& place) { return place.group == group; };
+      if (!group.empty() && std::none_of(places.begin(), places.end(), same))
+        places.push_back({group, 0});
+    };
     for (const BindSegment& segment : buffer.bind) {
-      ranks = std::max(ranks, segment.tensors.size());
-      if (segment.rows) ranks = std::max(ranks, segment.rows->ranges.size());
-      if (segment.cols) ranks = std::max(ranks, segment.cols->ranges.size());
-      if (segment.series) ranks = std::max(ranks, segment.series->firsts.size());
+      note(segment.group);
+      if (segment.rows) note(segment.rows->group);
+      if (segment.cols) note(segment.cols->group);
+      if (segment.series) note(segment.series->group);
     }
-    return static_cast<int64_t>(ranks);
+    return places;
   }
 
+  int64_t size_of_group(const Place& place) const { return manifest_.group(place.group)->size; }
+
+  /// The next combination of places, the last group's turning fastest; false after all.
+  bool advance(std::vector<Place>& places) const {
+    for (size_t i = places.size(); i-- > 0;) {
+      if (++places[i].member < size_of_group(places[i])) return true;
+      places[i].member = 0;
+    }
+    return false;
+  }
+
+  /// "rank 1", or "rank 1 of `tp` and 0 of `ep`" where a buffer is over several groups.
+  static std::string text_of(std::span<const Place> places) {
+    if (places.size() < 2) return fmt::format("rank {}", places.empty() ? 0 : places[0].member);
+    std::string text = "rank ";
+    for (size_t i = 0; i < places.size(); ++i)
+      text += fmt::format("{}{} of `{}`", i == 0 ? "" : " and ", places[i].member, places[i].group);
+    return text;
+  }
+
+  /// On every combination of places, until one is refused.
   void check(const Buffer& buffer) {
+    std::vector<Place> places = places_of(buffer);
+    std::optional<int64_t> combinations = 1;
+    for (const Place& place : places)
+      combinations = combinations ? checked_mul(*combinations, size_of_group(place)) : std::nullopt;
+    if (!combinations || *combinations > kPlacesMax)
+      return diagnostics_.push_back(
+          {pointer_to("buffers", buffer.name) + "/bind",
+           fmt::format("its tables are over {} groups with more than {} places together",
+                       places.size(), kPlacesMax)});
+    const size_t before = diagnostics_.size();
+    do check(buffer, places);
+    while (diagnostics_.size() == before && advance(places));
+  }
+
+  void check(const Buffer& buffer, std::span<const Place> places) {
     const auto wanted = elements_of(buffer.shape, manifest_.at_bounds());
     KERN_ASSERT(wanted.has_value());
-    const size_t before = diagnostics_.size();
-    const int64_t ranks = ranks_of(buffer);
-    for (int64_t rank = 0; rank < ranks && diagnostics_.size() == before; ++rank) {
-      std::optional<int64_t> total = 0;
-      int64_t written = 0;
-      for (const BindSegment& segment : buffer.bind) {
-        const auto elements = series({buffer, segment, written, rank});
-        total = total && elements ? checked_add(*total, *elements) : std::nullopt;
-        written += segment.written();
-      }
-      if (total && *total != *wanted)
-        diagnostics_.push_back(
-            {pointer_to("buffers", buffer.name) + "/bind",
-             fmt::format("the segments make {} elements on rank {}; the buffer holds {}", *total,
-                         rank, *wanted)});
+    std::optional<int64_t> total = 0;
+    int64_t written = 0;
+    for (const BindSegment& segment : buffer.bind) {
+      const auto elements = series({buffer, segment, written, places});
+      total = total && elements ? checked_add(*total, *elements) : std::nullopt;
+      written += segment.written();
     }
+    if (total && *total != *wanted)
+      diagnostics_.push_back(
+          {pointer_to("buffers", buffer.name) + "/bind",
+           fmt::format("the segments make {} elements on {}; the buffer holds {}", *total,
+                       text_of(places), *wanted)});
   }
 
   struct Here {
     const Buffer& buffer;
     const BindSegment& segment;
     int64_t written;  ///< which segment of the buffer it is, as written
-    int64_t rank;
+    std::span<const Place> places;
   };
 
   /// Elements all tensors of a segment give; nothing when one was refused. One that is not there
@@ -126,14 +166,14 @@ class Checker {
   /// The name at this rank, the `index`-th of its series.
   static std::string name_at(const Here& here, std::string_view name, int64_t index) {
     const auto& series = here.segment.series;
-    const size_t numbers = series ? series->firsts.size() : 1;
-    return name_in(here.segment, name, static_cast<size_t>(here.rank) % numbers, index);
+    const size_t place = series ? place_in(series->group, here.places, series->firsts.size()) : 0;
+    return name_in(here.segment, name, place, index);
   }
 
   std::optional<int64_t> tensor(const Here& here, int64_t index, bool& goes_on) {
-    const auto& [buffer, segment, written, rank] = here;
+    const auto& [buffer, segment, written, places] = here;
     const int64_t i = written + (segment.written() > 1 ? index : 0);
-    const std::string name = name_at(here, at_rank(segment.group, segment.tensors, rank), index);
+    const std::string name = name_at(here, at_place(segment.group, segment.tensors, places), index);
     const TensorInfo* tensor = tensor_named(buffer, i, name);
     goes_on = tensor != nullptr || segment.written() > 1;
     if (tensor == nullptr) return std::nullopt;
@@ -144,9 +184,9 @@ class Checker {
     }
     if (segment.interleave)
       return interleaved(here, i, *tensor, *extent, name_at(here, segment.interleave->with, index));
-    const Range rows = segment.rows ? at_rank(segment.rows->group, segment.rows->ranges, rank)
+    const Range rows = segment.rows ? at_place(segment.rows->group, segment.rows->ranges, places)
                                     : Range{0, extent->rows};
-    const Range cols = segment.cols ? at_rank(segment.cols->group, segment.cols->ranges, rank)
+    const Range cols = segment.cols ? at_place(segment.cols->group, segment.cols->ranges, places)
                                     : Range{0, extent->cols};
     if (rows.last > extent->rows || cols.last > extent->cols) {
       problem(buffer, i, "rows [{}, {}) and columns [{}, {}) of tensor `{}`, which is {} x {}",
@@ -190,9 +230,9 @@ class Checker {
   }
 
   template <class T>
-  static const T& at_rank(const std::string& group, const std::vector<T>& entries, int64_t rank) {
-    if (group.empty()) return entries[0];
-    return entries[static_cast<size_t>(rank) % entries.size()];
+  static const T& at_place(const std::string& group, const std::vector<T>& entries,
+                           std::span<const Place> places) {
+    return entries[place_in(group, places, entries.size())];
   }
 
   const Verified& manifest_;

@@ -41,7 +41,8 @@ Rectangle part_at(const BindSegment& segment, std::span<const Place> places, int
 bool may_bind(std::string_view tensor_dtype, Dtype dtype);
 
 /// Every tensor exists, dtypes agree, ranges lie inside, and segments fill their buffer exactly, on
-/// every rank. `tensors` in any order, names unique.
+/// every combination of places in the groups that a buffer's tables are over, up to 65536 of them;
+/// more are refused. `tensors` in any order, names unique.
 Diagnostics check_binds(const Verified& manifest, std::span<const TensorInfo> tensors);
 
 }  // namespace kern::manifest
