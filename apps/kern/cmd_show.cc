@@ -1,7 +1,6 @@
 #include <fmt/core.h>
 
 #include "command.h"
-#include "kern/manifest/cut.h"
 #include "summary.h"
 
 namespace kern::app {
@@ -43,8 +42,8 @@ int cmd_show(const Arguments& arguments) {
       "slots", po::value(&capacity.slots)->default_value(65)->value_name("N"),
       "slots of every per-sequence state, for the memory line");
   const Usage usage{"kern show [options] MANIFEST",
-                    "Prints what a manifest declares: where it comes from, its programs, states "
-                    "and memory.",
+                    "Prints what a manifest declares: where it comes from, its programs and their "
+                    "launches, states,\nwhat crosses its cut, and the memory a rank takes.",
                     "manifest"};
   po::variables_map values;
   if (const auto over = read_options(arguments, usage, options, values)) return *over;
@@ -58,10 +57,6 @@ int cmd_show(const Arguments& arguments) {
     } else {
       if ((*verified)->meta) print_meta(*(*verified)->meta);
       fmt::print("{}", summary_of(*verified, capacity));
-      for (const std::string& name : manifest::received_buffers(**verified))
-        fmt::print("receives {}\n", name);
-      for (const std::string& name : manifest::sent_buffers(**verified))
-        fmt::print("sends {}\n", name);
     }
   }
   return kOk;

@@ -115,14 +115,16 @@ std::string json_of(const Outcome& outcome, const Settings& settings) {
                   outcome.problems.empty(), json_of(outcome.problems));
   if (outcome.verified) {
     const auto& m = *outcome.verified;
-    const Memory memory = memory_of(m, settings.capacity);
+    const CheckpointBytes checkpoint = checkpoint_bytes(m);
     out += fmt::format(
         ", \"model\": {}, \"buffers\": {}, \"ops\": {}, \"programs\": {}, \"states\": {}, "
-        "\"bytes\": {{\"weights\": {}, \"host_weights\": {}, \"sources\": {}, \"carries\": {}, "
-        "\"step\": {}, \"scratch\": {}, \"states\": {}}}",
+        "\"bytes\": {{\"weights\": {}, \"host_weights\": {}, \"sources\": {}",
         json_quoted(m->model), m->buffers.size(), m->ops.size(), m->programs.size(),
-        m->states.size(), memory.weights, memory.host_weights, memory.sources, memory.carries,
-        memory.step, memory.scratch, memory.states);
+        m->states.size(), checkpoint.weights, checkpoint.host_weights, checkpoint.sources);
+    const auto plan = plan_of(m, settings.capacity);
+    out += plan ? fmt::format(", \"buffers\": {}, \"arena\": {}, \"states\": {}}}",
+                              plan->buffer_bytes, plan->arena_bytes, plan->state_bytes)
+                : fmt::format("}}, \"does_not_load\": {}", json_quoted(plan.error().text()));
   }
   return out + "}";
 }

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "command.h"
+#include "kern/manifest/cut.h"
 #include "kern/manifest/protocol.h"
 
 namespace kern::app {
@@ -34,7 +35,7 @@ bool has(const Verified& m, State::Size size) {
 
 /// What the states hold at that capacity, of which only the kinds that exist are named. Pages and
 /// slots are a rank's own, whatever the group.
-std::string capacity_text(const Verified& m, const Capacity& capacity, const Memory& memory) {
+std::string capacity_text(const Verified& m, const Capacity& capacity, int64_t state_bytes) {
   std::string out;
   if (has(m, State::Size::per_token)) {
     const int64_t page_tokens = page_tokens_of(m);
@@ -43,16 +44,42 @@ std::string capacity_text(const Verified& m, const Capacity& capacity, const Mem
   }
   if (has(m, State::Size::per_seq))
     out += fmt::format("{}{} slots", out.empty() ? "" : " and ", capacity.slots);
-  if (memory.states == 0) return {};
+  if (state_bytes == 0) return {};
   if (!out.empty()) out = fmt::format(" with {}", out);
-  return fmt::format("states a rank{}: {}\n", out, human_bytes(memory.states));
+  return fmt::format("states a rank{}: {}\n", out, human_bytes(state_bytes));
+}
+
+int64_t launches_of(const Verified& m, const manifest::Call& call) {
+  return static_cast<int64_t>(m.op(call.op)->launches.size());
 }
 
 int64_t launches_of(const Verified& m, const manifest::Program& program) {
   int64_t launches = 0;
-  for (const auto& call : program.calls)
-    launches += static_cast<int64_t>(m.op(call.op)->launches.size());
+  for (const auto& call : program.calls) launches += launches_of(m, call);
   return launches;
+}
+
+/// Sections of equal numbers of launches are one line. A labelled call begins one; a label that
+/// goes on from another, `layer.0.mlp` after `layer.0`, stays in its section.
+std::string sections_text(const Verified& m, const manifest::Program& program) {
+  std::vector<std::pair<std::string, int64_t>> sections;
+  for (const auto& call : program.calls) {
+    const bool goes_on = call.label.empty() ||
+                         (!sections.empty() && call.label.starts_with(sections.back().first + "."));
+    if (sections.empty() || !goes_on) sections.emplace_back(call.label, 0);
+    sections.back().second += launches_of(m, call);
+  }
+  std::map<int64_t, std::pair<int, std::string>> forms;
+  for (const auto& [label, launches] : sections) {
+    auto& [count, first] = forms[launches];
+    if (count++ == 0) first = label.empty() ? "no label" : fmt::format("`{}`", label);
+  }
+  if (sections.size() < 2) return {};
+  std::string out;
+  for (const auto& [launches, seen] : forms)
+    out += fmt::format("    {:>5}  of {} launches ({}{})\n", seen.first, launches, seen.second,
+                       seen.first > 1 ? ", …" : "");
+  return out;
 }
 
 std::string batch_text(const manifest::Program& program) {
@@ -97,43 +124,59 @@ std::string states_text(const Verified& m) {
   return out;
 }
 
+/// Bytes of one row of a buffer that has one row a token of the call; nothing for another.
+std::optional<int64_t> row_bytes(const Verified& m, const Buffer& buffer) {
+  const manifest::Var* rows = buffer.shape[0].is_var() ? m.var(buffer.shape[0].var) : nullptr;
+  if (rows == nullptr || rows->axis != manifest::Axis::rows) return std::nullopt;
+  return m.bytes_max(buffer) / rows->max;
+}
+
+/// "sends 56.00 KiB a row to stage 4: `hidden` 14.00 KiB, …".
+std::string edge_text(const Verified& m, std::string_view verb,
+                      const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  int64_t rows = 0, fixed = 0;
+  std::string list;
+  for (const std::string& name : names) {
+    const auto a_row = row_bytes(m, *m.buffer(name));
+    (a_row ? rows : fixed) += a_row.value_or(m.bytes_max(*m.buffer(name)));
+    list += fmt::format("{}`{}`", list.empty() ? "" : " ", name);
+  }
+  std::string out = fmt::format("{} {} a row", verb, human_bytes(rows));
+  if (fixed > 0) out += fmt::format(" and {} a call", human_bytes(fixed));
+  return fmt::format("{}: {}\n", out, list);
+}
+
+std::string memory_text(const Verified& m, const Capacity& capacity) {
+  const CheckpointBytes checkpoint = checkpoint_bytes(m);
+  std::string out = fmt::format("memory a rank: weights {}", human_bytes(checkpoint.weights));
+  if (checkpoint.host_weights > 0)
+    out += fmt::format(" (and {} on the host)", human_bytes(checkpoint.host_weights));
+  if (checkpoint.sources > 0)
+    out += fmt::format(", sources while loading {}", human_bytes(checkpoint.sources));
+  const auto plan = plan_of(m, capacity);
+  if (!plan) return fmt::format("{}\ndoes not load: {}\n", out, plan.error().text());
+  out += fmt::format(", inputs, outputs and carries {}, workspaces and scratch {}\n",
+                     human_bytes(plan->buffer_bytes), human_bytes(plan->arena_bytes));
+  out += capacity_text(m, capacity, plan->state_bytes);
+  return out + fmt::format("in all: {}\n", human_bytes(plan->bytes()));
+}
+
 }  // namespace
 
-Memory memory_of(const Verified& m, const Capacity& capacity) {
-  Memory memory;
+Result<runtime::Plan> plan_of(const Verified& m, const Capacity& capacity) {
+  return runtime::plan(m, {capacity.pages, page_tokens_of(m), capacity.slots});
+}
+
+CheckpointBytes checkpoint_bytes(const Verified& m) {
+  CheckpointBytes out;
   for (size_t i = 0; i < m->buffers.size(); ++i) {
     const Buffer& buffer = m->buffers[i];
-    const int64_t bytes = m.bytes_max(i);
-    switch (buffer.kind) {
-      case BufferKind::weight:
-        (buffer.placed_on_host ? memory.host_weights : memory.weights) += bytes;
-        break;
-      case BufferKind::source:
-        memory.sources += bytes;
-        break;
-      case BufferKind::carry:
-      case BufferKind::peer:
-        memory.carries += bytes;
-        break;
-      default:
-        memory.step += bytes;
-    }
+    if (buffer.kind == BufferKind::weight)
+      (buffer.placed_on_host ? out.host_weights : out.weights) += m.bytes_max(i);
+    if (buffer.kind == BufferKind::source) out.sources += m.bytes_max(i);
   }
-  for (const auto& op : m->ops) {
-    int64_t bytes = 0;
-    for (const auto& scratch : op.scratch)
-      bytes += bytes_of(scratch.dtype, scratch.shape, m.at_bounds()).value_or(0);
-    memory.scratch = std::max(memory.scratch, bytes);
-  }
-  for (const State& state : m->states) {
-    if (state.size == State::Size::per_token)
-      memory.states += state.bytes * page_tokens_of(m) * capacity.pages;
-    else if (state.size == State::Size::per_seq)
-      memory.states += state.bytes * capacity.slots;
-    else
-      memory.states += state.bytes;
-  }
-  return memory;
+  return out;
 }
 
 std::string summary_of(const Verified& m, const Capacity& capacity) {
@@ -144,20 +187,14 @@ std::string summary_of(const Verified& m, const Capacity& capacity) {
   out += fmt::format("\n{} buffers, {} ops, {} modules\nprograms\n", m->buffers.size(),
                      m->ops.size(), m->modules.size());
   for (const auto& program : m->programs)
-    out += fmt::format("  {:<12} {} calls, {} launches; {}\n", program.name, program.calls.size(),
-                       launches_of(m, program), batch_text(program));
+    out += fmt::format("  {:<12} {} calls, {} launches; {}\n{}", program.name, program.calls.size(),
+                       launches_of(m, program), batch_text(program), sections_text(m, program));
   for (const auto& group : m->groups)
     out += fmt::format("group `{}` of {} ranks\n", group.name, group.size);
   if (!m->states.empty()) out += "states\n" + states_text(m);
-  const Memory memory = memory_of(m, capacity);
-  out += fmt::format("memory a rank: weights {}", human_bytes(memory.weights));
-  if (memory.host_weights > 0)
-    out += fmt::format(" (and {} on the host)", human_bytes(memory.host_weights));
-  if (memory.sources > 0)
-    out += fmt::format(", sources while loading {}", human_bytes(memory.sources));
-  out += fmt::format(", carries {}, a step at most {}, scratch {}\n", human_bytes(memory.carries),
-                     human_bytes(memory.step), human_bytes(memory.scratch));
-  out += capacity_text(m, capacity, memory);
+  out += edge_text(m, "receives", manifest::received_buffers(*m));
+  out += edge_text(m, "sends", manifest::sent_buffers(*m));
+  out += memory_text(m, capacity);
   const auto protocol = manifest::Protocol::check(m);
   if (protocol) return out + "serves: every input can be filled\n";
   out += "does not serve:\n";

@@ -125,6 +125,17 @@ class RunTest(unittest.TestCase):
         self.assertIn("with 1024 pages of 64 tokens and 65 slots:", line("two.json")[0])
         self.assertIn("with 65 slots:", line("stages/stage1.json")[0])
 
+    def test_a_screen_tells_launches_a_layer_what_crosses_and_what_a_rank_takes(self):
+        said = tool("kern", "show", self.dir / "stages/stage1.json").stdout
+        self.assertRegex(said, r"prefill +\d+ calls, \d+ launches")
+        # three residual streams of 128 bf16
+        self.assertRegex(said, r"\nreceives 768 B a row: `hidden` `bank\.0` `bank\.1`\n")
+        self.assertRegex(said, r"\nsends 768 B a row: `hidden` `bank\.0` `bank\.1`\n")
+        self.assertRegex(said, r"\nin all: [\d.]+ [KMG]iB\n")
+        whole = tool("kern", "show", self.dir / "whole.json").stdout
+        self.assertRegex(whole, r"\n +1  of \d+ launches \(`embed`\)\n")
+        self.assertRegex(whole, r"\n +\d+  of \d+ launches \(`layer\.1`, …\)\n")
+
     def test_an_old_manifest_is_upgraded_to_one_that_reads_the_same(self):
         old = SOURCE / "tests/manifest/fixtures/five.json"
         new = self.dir / "upgraded.json"
