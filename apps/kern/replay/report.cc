@@ -16,7 +16,7 @@ std::string human(uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
-  for (; value >= 1000 && unit < 5; ++unit) value /= 1000;
+  for (; value >= 999.95 && unit < 5; ++unit) value /= 1000;  // which would print as 1000.0
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
