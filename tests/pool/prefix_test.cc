@@ -194,6 +194,18 @@ TEST_CASE("an ancestor goes when its leaf is held and cannot help", "[pool][evic
   CHECK(found(tree, run(0, 9)) == 8);
 }
 
+TEST_CASE("nothing goes where letting everything go would not be enough", "[pool][eviction]") {
+  Pool pool(kSmall);
+  PrefixTree tree(pool);
+  tree.insert(run(0, 8), fresh(pool, run(0, 8)));
+  tree.insert(run(100, 4), fresh(pool, run(100, 4)));
+  const Evicted none = tree.evict({4, 0});
+  CHECK((none.entries == 0 && !none.enough));
+  CHECK(tree.entries() == 2);
+  CHECK(tree.evict({3, 0}).enough);
+  CHECK(tree.entries() == 0);
+}
+
 TEST_CASE("entries that hold a page together go together when none helps alone",
           "[pool][eviction]") {
   Pool pool(kStateless);

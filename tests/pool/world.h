@@ -104,6 +104,8 @@ class World {
     std::vector<Entry> all;
     uint64_t uses = 0;
     double age = 0;
+    // Since when there is an entry that begins so; kept where a lookup may end inside one.
+    std::map<Tokens, uint64_t> since;
   };
   // How many handles name each place.
   struct Names {
@@ -165,6 +167,10 @@ class World {
   // when none does alone, of those that do together. all.size() if none.
   static size_t victim(const Entries& entries, const Names& names, bool pages, bool slots);
   static size_t first_to_go(const Entries& entries);
+  // Of the entries that begin so, the one that a lookup takes: where they part, the branch that was
+  // empty last.
+  static size_t taken(const Entries& entries, Tokens begin);
+  std::string branches(const Entries& entries, const Tokens& tokens) const;
   size_t expected_hit(const Entries& entries, const Tokens& tokens, uint32_t& len) const;
 
   // The key, before what is alike is put in order.

@@ -45,6 +45,23 @@ struct World::Line {
   bool device = true;
 };
 
+// At each position of an entry how many other branches there are that were empty later.
+std::string World::branches(const Entries& entries, const Tokens& tokens) const {
+  std::string out;
+  Tokens begin;
+  for (const int32_t token : tokens) {
+    begin.push_back(token);
+    const auto own = entries.since.find(begin);
+    if (own == entries.since.end()) continue;
+    size_t later = 0;
+    for (const auto& [other, since] : entries.since)
+      later += other.size() == begin.size() && since > own->second &&
+               std::equal(begin.begin(), begin.end() - 1, other.begin());
+    out += digit(later);
+  }
+  return out;
+}
+
 std::vector<World::Line> World::lines() const {
   std::vector<Line> lines;
   for (const Writer& writer : writers_)
@@ -61,7 +78,8 @@ std::vector<World::Line> World::lines() const {
       const auto later =
           std::count_if(entries.all.begin(), entries.all.end(),
                         [&](const Entry& other) { return other.last_hit > entry.last_hit; });
-      lines.push_back({kind + text_of(entry.text.tokens) + digit(static_cast<size_t>(later)),
+      lines.push_back({kind + text_of(entry.text.tokens) + digit(static_cast<size_t>(later)) +
+                           branches(entries, entry.text.tokens),
                        &entry.at, device});
     }
   };

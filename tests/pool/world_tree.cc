@@ -60,6 +60,9 @@ void World::enter(Entries& entries, Entry entry) {
     return entry.text.tokens == other.text.tokens;
   });
   if (same != entries.all.end()) return hit(entries, *same);
+  if (!geometry_.recurrent)
+    for (size_t len = 1; len <= entry.text.len(); ++len)
+      entries.since.emplace(prefix(entry.text, static_cast<uint32_t>(len)).tokens, entries.uses);
   entries.all.push_back(std::move(entry));
   refresh(entries);
   hit(entries, entries.all.back());
@@ -68,6 +71,11 @@ void World::enter(Entries& entries, Entry entry) {
 void World::leave(Entries& entries, size_t which) {
   entries.age = std::max(entries.age, entries.all[which].worth);
   entries.all.erase(entries.all.begin() + static_cast<std::ptrdiff_t>(which));
+  std::erase_if(entries.since, [&](const auto& branch) {
+    return std::none_of(entries.all.begin(), entries.all.end(), [&](const Entry& entry) {
+      return common(entry.text.tokens, branch.first) == branch.first.size();
+    });
+  });
   refresh(entries);
 }
 
@@ -109,9 +117,30 @@ size_t World::victim(const Entries& entries, const Names& names, bool pages, boo
   });
 }
 
+size_t World::taken(const Entries& entries, Tokens begin) {
+  while (true) {
+    int32_t next = 0;
+    uint64_t latest = 0;
+    bool any = false;
+    for (size_t i = 0; i < entries.all.size(); ++i) {
+      const Tokens& tokens = entries.all[i].text.tokens;
+      if (tokens == begin) return i;
+      if (!continues(tokens, begin)) continue;
+      const auto end = tokens.begin() + static_cast<std::ptrdiff_t>(begin.size()) + 1;
+      const uint64_t since = entries.since.at(Tokens(tokens.begin(), end));
+      if (any && since <= latest) continue;
+      any = true;
+      latest = since;
+      next = tokens[begin.size()];
+    }
+    if (!any) return entries.all.size();
+    begin.push_back(next);
+  }
+}
+
 // The entry a lookup must find, and at which length; all.size() if none.
 size_t World::expected_hit(const Entries& entries, const Tokens& tokens, uint32_t& len) const {
-  size_t best = entries.all.size(), longest = entries.all.size();
+  size_t best = entries.all.size();
   uint32_t matched = 0;
   len = 0;
   for (size_t i = 0; i < entries.all.size(); ++i) {
@@ -121,17 +150,14 @@ size_t World::expected_hit(const Entries& entries, const Tokens& tokens, uint32_
       best = i;
       len = n;
     }
-    if (n > matched || (n == matched && n > 0 && entry < entries.all[longest].text.tokens)) {
-      longest = i;
-      matched = n;
-    }
+    matched = std::max(matched, n);
   }
   if (geometry_.recurrent || tokens.empty()) return best;
-  matched = std::min(matched, static_cast<uint32_t>(tokens.size()) - 1);
-  const uint32_t whole = matched / geometry_.page_tokens * geometry_.page_tokens;
+  const uint32_t proper = std::min(matched, static_cast<uint32_t>(tokens.size()) - 1);
+  const uint32_t whole = proper / geometry_.page_tokens * geometry_.page_tokens;
   if (whole <= len) return best;
   len = whole;
-  return longest;
+  return taken(entries, Tokens(tokens.begin(), tokens.begin() + matched));
 }
 
 // --- operations -------------------------------------------------------------------------------
@@ -207,15 +233,22 @@ bool World::evict_one() {
 
 bool World::evict_missing() {
   if (entries_.all.empty()) return false;
-  const Amount missing{choose_.below(3), geometry_.recurrent ? choose_.below(2) : 0};
-  const Amount before = free_now(names());
+  const Amount missing{setup_.narrow ? choose_.below(3) : choose_.below(geometry_.pages),
+                       geometry_.recurrent ? choose_.below(3) : 0};
+  const Names at_first = names();
+  const Amount before = free_now(at_first);
+  const uint32_t frozen = geometry_.pages - 1 - before.pages - at_first.writable;
+  const uint32_t frozen_slots = geometry_.recurrent ? geometry_.slots - 1 - before.slots -
+                                                          static_cast<uint32_t>(writers_.size())
+                                                    : 0;
+  const bool hopeless = missing.pages > frozen || missing.slots > frozen_slots;
   uint32_t count = 0;
   Amount freed;
   for (;; ++count) {
     const Names now = names();
     freed = {free_now(now).pages - before.pages, free_now(now).slots - before.slots};
     const bool pages = freed.pages < missing.pages, slots = freed.slots < missing.slots;
-    if (!pages && !slots) break;
+    if (hopeless || (!pages && !slots)) break;
     const size_t next = victim(entries_, now, pages, slots);
     if (next == entries_.all.size()) break;
     leave(entries_, next);

@@ -1,8 +1,8 @@
 #pragma once
 // The edges of a radix tree: one table for all its nodes, by parent and first token, so that a step
 // down touches one line of it however many children the parent has. The children of a node are also
-// a list, the last added in front; nothing depends on where in the table an edge lies. A tree that
-// does not grow allocates nothing.
+// a list, the last added in front: the branch that was empty last. Nothing depends on where in the
+// table an edge lies. A tree that does not grow allocates nothing.
 
 #include <cstdint>
 #include <vector>
@@ -39,6 +39,21 @@ class Children {
     links_[parent].children = child;
     ++links_[parent].count;
     return true;
+  }
+
+  // Puts another child where the one is that begins with the token, in the list too: the branch is
+  // the same, its first node is another.
+  void replace(uint32_t parent, int32_t first, uint32_t child) {
+    Edge& edge = edges_[place(parent, first)];
+    const uint32_t gone = edge.child;
+    KERN_POOL_ASSERT(gone != kNone && child != kNone, "a child is replaced by another");
+    edge.child = child;
+    if (links_.size() <= child) links_.resize(child + 1);
+    Link& link = links_[child];
+    link.next = links_[gone].next;
+    link.before = links_[gone].before;
+    (link.before == kNone ? links_[parent].children : links_[link.before].next) = child;
+    if (link.next != kNone) links_[link.next].before = child;
   }
 
   void remove(uint32_t parent, int32_t first) {

@@ -213,6 +213,8 @@ Evicted PrefixTree::Tree::evict(const Amount& missing) {
     return Amount{store_.occupancy().pages_free, store_.occupancy().slots_free};
   };
   const Amount before = free_now();
+  const Occupancy& all = store_.occupancy();
+  if (missing.pages > all.pages_frozen || missing.slots > all.slots_frozen) return done;
   auto next = order_.begin();
   while (true) {
     const Amount now = free_now();

@@ -48,7 +48,10 @@ uint32_t Radix::reach(std::span<const int32_t> tokens) {
   if (at.inside != kRoot) number = split(at.inside, at.matched - node(at.node).depth);
   if (at.matched == tokens.size()) return number;
   const auto rest = tokens.subspan(at.matched);
-  return make(number, rest, static_cast<uint32_t>(tokens.size()));
+  const uint32_t made = make(number, rest, static_cast<uint32_t>(tokens.size()));
+  const bool fresh = children_.add(number, rest.front(), made);
+  KERN_POOL_ASSERT(fresh, "two children of a node begin differently");
+  return made;
 }
 
 uint32_t Radix::any_entry(uint32_t number) const {
@@ -108,8 +111,6 @@ uint32_t Radix::make(uint32_t parent, std::span<const int32_t> label, uint32_t d
   made.begin = 0;
   made.depth = depth;
   made.parent = parent;
-  const bool fresh = children_.add(parent, label.front(), number);
-  KERN_POOL_ASSERT(fresh, "two children of a node begin differently");
   return number;
 }
 
@@ -122,8 +123,8 @@ uint32_t Radix::split(uint32_t number, uint32_t matched) {
   const auto head = label.first(matched);
   const uint32_t parent = lower.parent;
   const uint32_t depth = lower.depth - static_cast<uint32_t>(label.size()) + matched;
-  children_.remove(parent, head.front());
   const uint32_t upper = make(parent, head, depth);
+  children_.replace(parent, head.front(), upper);
   lower.begin += matched;
   lower.parent = upper;
   children_.add(upper, lower.label().front(), number);
@@ -138,8 +139,7 @@ void Radix::merge(uint32_t number) {
   Node& lower = node(below);
   const auto head = upper.label();
   children_.remove(number, lower.label().front());
-  children_.remove(upper.parent, head.front());
-  children_.add(upper.parent, head.front(), below);
+  children_.replace(upper.parent, head.front(), below);
   if (lower.begin >= head.size()) {
     lower.begin -= static_cast<uint32_t>(head.size());
   } else {

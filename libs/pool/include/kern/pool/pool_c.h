@@ -212,8 +212,8 @@ kern_pool_status kern_pool_tree_lookup(kern_pool_tree* tree, const int32_t* toke
 kern_pool_status kern_pool_tree_lookup_any(kern_pool_tree* tree, const int32_t* tokens,
                                            size_t count, kern_pool_checkpoint** checkpoint,
                                            kern_pool_parked** parked);
-/* OK: that much is free now. BUSY: leases or handles in hand hold the rest. `done`, which may be
-   null, is written in both cases. */
+/* OK: that much is free now. BUSY: leases or handles in hand hold the rest; nothing went if more is
+   missing than is frozen at all. `done`, which may be null, is written in both cases. */
 kern_pool_status kern_pool_tree_evict(kern_pool_tree* tree, kern_pool_amount missing,
                                       kern_pool_evicted* done);
 /* The same until `room_for` can be parked. */

@@ -93,8 +93,9 @@ class PrefixTree {
   bool insert(std::span<const int32_t> tokens, Parked parked);
 
   /// The longest usable checkpoint shorter than `tokens`, if any; it counts as hit. A recurrent
-  /// checkpoint is usable at its own length, another at any whole page of it too. One pass over the
-  /// tokens.
+  /// checkpoint is usable at its own length, another at any whole page of it too; of several that
+  /// begin alike the hit counts for one: where they part, that of the branch that was empty last.
+  /// One pass over the tokens.
   std::optional<Hit> lookup(std::span<const int32_t> tokens);
 
   /// The same over both tiers: a parked prefix if it is longer than every checkpoint.
@@ -108,8 +109,9 @@ class PrefixTree {
 
   /// Lets entries go, worth least first, until `missing` more has become free; `Denied::missing` is
   /// the argument meant. Only entries whose going frees something still missing go; entries that
-  /// end inside one page and hold it together go together, when none helps alone. When it is not
-  /// enough, what is missing is held by leases or by hits in hand.
+  /// end inside one page and hold it together go together, when none helps alone. None goes when
+  /// more is missing than is frozen at all; when it is not enough otherwise, leases or hits in hand
+  /// hold what is missing.
   Evicted evict(const Amount& missing);
 
   /// Lets parked entries go, worth least first, until `room_for` can be parked. Only entries whose
