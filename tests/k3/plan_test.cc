@@ -20,6 +20,30 @@ kern::runtime::Plan planned(const m::Verified& manifest, const Capacity& capacit
   return std::move(*plan);
 }
 
+/// Options with whatever modules these layouts ask for; a plan reads none of them.
+k3::Options cuda_options(const k3::Config& config, bool plain) {
+  k3::Options with = options("cuda");
+  with.device = m::Device::cuda;
+  with.plain = plain;
+  with.modules.clear();
+  const auto ask = [&](const auto& make) {
+    for (int asked = 0; asked < 200; ++asked) {
+      const auto made = make();
+      if (made) return;
+      const std::string& said = made.error().message;
+      const size_t first = said.find('`') + 1, last = said.find("` is needed and not given");
+      if (last == std::string::npos) FAIL(said);
+      const std::string name = said.substr(first, last - first);
+      with.modules.push_back({name, name + ".cubin", std::string(64, 'a')});
+    }
+  };
+  ask([&] { return k3::one_rank(config, with); });
+  ask([&] { return k3::prefill(config, with); });
+  ask([&] { return k3::decode(config, with, 8); });
+  ask([&] { return k3::decode(config, with, 1); });
+  return with;
+}
+
 /// Every layout of a config: one rank, prefill whole and in stages, decode over each group.
 std::vector<m::Verified> layouts(const k3::Config& config, const k3::Options& with) {
   std::vector<m::Verified> out;
@@ -47,6 +71,23 @@ TEST_CASE("every layout of every config lowers, whatever it takes", "[k3][plan]"
     INFO(name);
     for (const m::Verified& one : layouts(config_of(name), options(name))) planned(one);
   }
+}
+
+TEST_CASE("every layout for a GPU lowers", "[k3][plan][cuda]") {
+  for (const std::string name : {"k3-nano", "k3"}) {
+    INFO(name);
+    const k3::Config config = config_of(name);
+    for (const m::Verified& one : layouts(config, cuda_options(config, false))) planned(one);
+  }
+}
+
+TEST_CASE("a plain rank for a GPU lowers, but for collectives the device has not",
+          "[k3][plan][cuda]") {
+  const k3::Config config = config_of("k3");
+  const k3::Options with = cuda_options(config, true);
+  planned(verified(k3::decode(config, with, 1)));
+  const auto plan = kern::runtime::plan(verified(k3::decode(config, with, 8)), kCapacity);
+  if (!plan) CHECK(plan.error().text().find("peer buffers and kernels") != std::string::npos);
 }
 
 TEST_CASE("a plan of the nano model is what its runtime holds", "[k3][plan]") {
