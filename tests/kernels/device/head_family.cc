@@ -1,0 +1,198 @@
+/// The head: logits joined, and the next token.
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "families.h"
+#include "host_twins.h"
+
+namespace kern_device {
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+
+struct Settings {
+  float temperature = 0, top_p = 1;
+  int32_t top_k = 0;
+  float min_p = 0;
+  int64_t seed = 0;
+  int32_t draw = 0;
+};
+
+Kernel sample_kernel(size_t vocab, size_t seqs) {
+  Kernel kernel = {"head-sample", "kern_sample", {}};
+  kernel.shape.grid = {8, static_cast<uint32_t>(seqs), 1};
+  kernel.shape.block = {512, 1, 1};
+  kernel.shape.cluster = {8, 1, 1};
+  kernel.shape.shared_bytes = static_cast<uint32_t>((vocab + 31) / 32 * 16);
+  return kernel;
+}
+
+struct Sampled {
+  I32 token, top_tokens;
+};
+
+/// Compares with the twin; hands out the device's.
+Sampled sample(Check& c, const F32& logits, const std::vector<Settings>& settings, size_t top,
+               bool judge = true) {
+  const size_t seqs = settings.size(), vocab = logits.size() / seqs;
+  F32 temperature, top_p, min_p;
+  I32 top_k, draw;
+  std::vector<int64_t> seed;
+  for (const Settings& s : settings) {
+    temperature.push_back(s.temperature), top_p.push_back(s.top_p), top_k.push_back(s.top_k);
+    min_p.push_back(s.min_p), seed.push_back(s.seed), draw.push_back(s.draw);
+  }
+  Buffer l = c.in(logits), t = c.in(temperature), p = c.in(top_p), k = c.in(top_k), m = c.in(min_p),
+         s = c.in(seed), d = c.in(draw);
+  Buffer token = c.out<int32_t>(seqs, 0xA5), logprob = c.out<float>(seqs),
+         tops = c.out<int32_t>(seqs * top, 0xA5), top_logprobs = c.out<float>(seqs * top),
+         order = c.out<int32_t>(seqs * vocab);
+  const Args args = {
+      l,     t,          p,        k,        m, s, d, token, logprob, tops, top_logprobs,
+      order, i32(vocab), i32(top), i32(seqs)};
+  c.device(sample_kernel(vocab, seqs), args);
+  if (judge) {
+    run_on_host(kern_sample, {static_cast<uint32_t>(seqs)}, 0, args);
+    c.same("token", token);
+    c.same("top_tokens", tops);
+    c.close("logprob", logprob, Dtype::f32, {.ulps = 2, .absolute = 1e-7});
+    c.close("top_logprobs", top_logprobs, Dtype::f32, {.ulps = 2, .absolute = 1e-7});
+  }
+  return {token.from_device<int32_t>(), tops.from_device<int32_t>()};
+}
+
+/// One row a setting: every filter alone and together.
+std::vector<Settings> every_setting(kern::Prng& prng) {
+  std::vector<Settings> all;
+  for (const float temperature : {0.0F, 0.3F, 1.0F, 4.0F})
+    for (const float top_p : {1.0F, 0.95F, 0.3F, 0.0F})
+      for (const int32_t top_k : {0, 1, 40, 3000})
+        for (const float min_p : {0.0F, 0.05F})
+          all.push_back({temperature, top_p, top_k, min_p, static_cast<int64_t>(prng.next()),
+                         static_cast<int32_t>(prng.below(100000))});
+  return all;
+}
+
+void sample_checks(Suite& suite) {
+  for (const size_t vocab : {8u, 33u, 600u, 5000u, 163840u})
+    suite.check(fmt::format("head sample: every filter, vocab={}", vocab), [=](Check& c) {
+      std::vector<Settings> settings = every_setting(c.prng);
+      if (vocab > 10000) settings.resize(64);
+      sample(c, normal(c.prng, settings.size() * vocab, 3), settings, std::min<size_t>(vocab, 20));
+    });
+  suite.check("head sample: flat logits draw from far down the order", [](Check& c) {
+    std::vector<Settings> settings;
+    for (int i = 0; i < 8; ++i)
+      settings.push_back({1.5F, i % 2 == 0 ? 1.0F : 0.9F, i < 4 ? 0 : 20000, 0, i, i * 7});
+    const size_t vocab = 40000;
+    sample(c, normal(c.prng, settings.size() * vocab, 0.05), settings, 20);
+    sample(c, F32(settings.size() * vocab, 2.0F), settings, 20);  // all equal: order by token alone
+  });
+  suite.check("head sample: equal logits go to the lower token", [](Check& c) {
+    F32 logits(3 * 163840, -1.0F);
+    logits[70000] = logits[70001] = logits[160000] = 5;
+    logits[163840 + 163839] = logits[163840 + 9] = 5;
+    logits[2 * 163840] = 0.0F, logits[2 * 163840 + 4] = -0.0F;
+    const Sampled out = sample(c, logits, std::vector<Settings>(3), 20);
+    c.same("tokens", out.token, I32{70000, 9, 0});
+  });
+  suite.check("head sample: broken rows give -1 and leave their neighbours alone", [](Check& c) {
+    F32 logits = normal(c.prng, 5 * 4096, 2);
+    logits[4096 + 4000] = std::numeric_limits<float>::quiet_NaN();
+    logits[2 * 4096] = kInf;
+    std::fill(logits.begin() + 3 * 4096, logits.begin() + 4 * 4096, -kInf);
+    logits[4 * 4096 + 5] = -kInf;
+    std::vector<Settings> settings(5);
+    for (Settings& s : settings) s.temperature = 1;
+    const Sampled out = sample(c, logits, settings, 20);
+    for (const size_t row : {1, 2, 3})
+      if (out.token[row] != -1) c.fail(fmt::format("row {} gives {}", row, out.token[row]));
+  });
+  suite.check("head sample: a row's token does not depend on its company", [](Check& c) {
+    const size_t vocab = 163840, seqs = 9;
+    const F32 logits = normal(c.prng, seqs * vocab, 2);
+    std::vector<Settings> settings(seqs);
+    for (size_t s = 0; s < seqs; ++s)
+      settings[s] = {0.8F, 0.95F, s % 2 ? 50 : 0, 0, int64_t(s), int32_t(s)};
+    const Sampled together = sample(c, logits, settings, 20, false);
+    for (const size_t s : {0, 4, 8})
+      c.same("token", sample(c, rows_of(logits, vocab, s, s + 1), {settings[s]}, 20, false).token,
+             I32{together.token[s]});
+  });
+  suite.check("head sample: draws follow the softmax", [](Check& c) {
+    const F32 row = {1, 3, 2, 3, -1, 0, -kInf, 0};
+    const size_t count = 4000;
+    F32 logits;
+    std::vector<Settings> settings(count);
+    for (size_t i = 0; i < count; ++i) {
+      logits.insert(logits.end(), row.begin(), row.end());
+      settings[i] = {1.5F, 1, 0, 0, 42, static_cast<int32_t>(i)};
+    }
+    std::vector<int> seen(row.size());
+    for (const int32_t token : sample(c, logits, settings, 3).token)
+      if (token >= 0) ++seen[token];
+    double total = 0;
+    for (const float logit : row) total += std::exp(logit / 1.5);
+    for (size_t t = 0; t < row.size(); ++t) {
+      const double share = std::exp(row[t] / 1.5) / total,
+                   spread = std::sqrt(count * share * (1 - share));
+      if (std::fabs(seen[t] - count * share) > 4.5 * spread)
+        c.fail(
+            fmt::format("token {} was drawn {} times, expected {:.0f}", t, seen[t], count * share));
+    }
+  });
+}
+
+}  // namespace
+
+void head_family(Suite& suite) {
+  for (const auto& [ranks, width, rows] :
+       {std::tuple<size_t, size_t, size_t>{8, 20480, 3}, {1, 64, 1}, {4, 40960, 1}, {3, 4, 65}})
+    suite.check(fmt::format("head join_columns ranks={} width={} rows={}", ranks, width, rows),
+                [ranks = ranks, width = width, rows = rows](Check& c) {
+                  Buffer parts = c.in(normal(c.prng, ranks * width * rows, 1)),
+                         out = c.out<float>(ranks * width * rows);
+                  const Args args = {parts, out, i32(ranks), i32(width), i32(rows)};
+                  run_on_host(kern_join_columns, {2}, 0, args);
+                  Kernel kernel = {"head-join_columns", "kern_join_columns", {}};
+                  kernel.shape.grid = {33, 1, 1}, kernel.shape.block = {256, 1, 1};
+                  c.device(kernel, args);
+                  c.same("out", out);
+                });
+  sample_checks(suite);
+  for (const auto& [seqs, name, settings] :
+       {std::tuple<size_t, const char*, Settings>{1, "greedy", {}},
+        {1, "top_p", {0.8F, 0.95F, 0, 0, 1, 1}},
+        {64, "greedy", {}},
+        {64, "top_p", {0.8F, 0.95F, 0, 0, 1, 1}},
+        {64, "free", {1, 1, 0, 0, 1, 1}}})
+    suite.bench(
+        {"sample", fmt::format("seqs={} vocab=163840 {}", seqs, name), double(seqs) * 163840 * 4,
+         0},
+        [seqs = seqs, settings = settings](Gpu& gpu) {
+          const size_t vocab = 163840, top = 20;
+          Step step;
+          const auto add = [&](const auto& value, int64_t bytes) {
+            step.memory.push_back(gpu.repeated(std::as_bytes(std::span(&value, 1)), bytes));
+          };
+          kern::Prng prng(5);
+          const F32 logits = normal(prng, vocab + 4, 3);
+          step.memory.push_back(gpu.repeated(std::as_bytes(std::span(logits)), seqs * vocab * 4));
+          add(settings.temperature, seqs * 4), add(settings.top_p, seqs * 4),
+              add(settings.top_k, seqs * 4);
+          add(settings.min_p, seqs * 4), add(settings.seed, seqs * 8), add(settings.draw, seqs * 4);
+          const int32_t none = 0;
+          add(none, seqs * 4), add(none, seqs * 4), add(none, seqs * top * 4),
+              add(none, seqs * top * 4);
+          add(none, 256);
+          Args args(step.memory.begin(), step.memory.end());
+          args.insert(args.end(), {i32(vocab), i32(top), i32(seqs)});
+          step.launches.push_back({sample_kernel(vocab, seqs), args});
+          return step;
+        });
+}
+
+}  // namespace kern_device
