@@ -29,7 +29,11 @@ import types
 import zipfile
 from array import array
 
-import numpy as np
+try:
+    import numpy as np
+except ImportError:
+    print("pool_peers: this Python has no numpy; ci/setup makes one that has in build/venv", file=sys.stderr)
+    sys.exit(1 if os.environ.get("KERN_REQUIRE_PYTHON") == "1" else 77)
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("KERN_BUILD_DIR", ROOT / "build"))
