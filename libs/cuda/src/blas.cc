@@ -15,9 +15,6 @@ using blas_api::Status;
 using blas_api::Table;
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-/// Where the heuristic is asked: rows of a prefill item are this many or more, and a step of few
-/// rows is bound by reading the weights, whatever the tile.
-constexpr int64_t kReferenceRows = 1024;
 constexpr int kCandidatesMax = 16;
 constexpr uint32_t kAlignment = 16;
 
@@ -173,7 +170,7 @@ Result<void> Matmul::pin(const PinnedAlgo& pinned) {
   return set(kAlgoClusterShape, pinned.cluster_shape);
 }
 
-Result<void> Matmul::choose(int64_t m_max) {
+Result<void> Matmul::choose(const MatmulOptions& options) {
   const Blas& blas = *blas_;
   blas_api::Preference preference = nullptr;
   KERN_TRY_VOID(blas.check("cublasLtMatmulPreferenceCreate", blas->preference_create(&preference)));
@@ -188,7 +185,7 @@ Result<void> Matmul::choose(int64_t m_max) {
     status = set(kPreferAlignmentA + matrix, kAlignment);
   std::array<blas_api::HeuristicResult, kCandidatesMax> found{};
   int count = 0;
-  const auto at = layouts(kReferenceRows);
+  const auto at = layouts(options.reference_rows);
   if (status == 0 && at)
     status = blas->get_heuristic(blas.handle(), desc_, (*at)->w, (*at)->a, (*at)->c, (*at)->c,
                                  preference, kCandidatesMax, found.data(), &count);
@@ -201,7 +198,7 @@ Result<void> Matmul::choose(int64_t m_max) {
     const blas_api::Algo& algo = found[static_cast<size_t>(i)].algo;
     blas->algo_get(&algo, kAlgoSplitK, &split_k, sizeof(split_k), &written);
     bool good = found[static_cast<size_t>(i)].state == 0 && split_k <= 1;
-    for (const int64_t m : row_counts(m_max)) good = good && accepts(algo, m).has_value();
+    for (const int64_t m : row_counts(options.m_max)) good = good && accepts(algo, m).has_value();
     if (!good) continue;
     algo_ = algo;
     return {};
@@ -210,13 +207,13 @@ Result<void> Matmul::choose(int64_t m_max) {
       Kind::manifest,
       "cuBLASLt has no algorithm for n {}, k {}, row strides {} of C and {} of A that takes "
       "every number of rows up to {} (of {} candidates)",
-      product_.n, product_.k, product_.c_stride, product_.a_stride, m_max, count);
+      product_.n, product_.k, product_.c_stride, product_.a_stride, options.m_max, count);
 }
 
-Result<Matmul> Matmul::plan(const Blas& blas, const Product& product, int64_t m_max,
-                            const std::optional<PinnedAlgo>& pinned) {
-  KERN_ASSERT(product.n > 0 && product.k > 0 && m_max > 0, "n {}, k {}, m {}", product.n, product.k,
-              m_max);
+Result<Matmul> Matmul::plan(const Blas& blas, const Product& product,
+                            const MatmulOptions& options) {
+  KERN_ASSERT(product.n > 0 && product.k > 0 && options.m_max > 0, "n {}, k {}, m {}", product.n,
+              product.k, options.m_max);
   Matmul out(blas, product);
   KERN_TRY_VOID(
       blas.check("cublasLtMatmulDescCreate", blas->desc_create(&out.desc_, kComputeF32, kTypeF32)));
@@ -224,12 +221,12 @@ Result<Matmul> Matmul::plan(const Blas& blas, const Product& product, int64_t m_
   KERN_TRY_VOID(
       blas.check("cublasLtMatmulDescSetAttribute",
                  blas->desc_set(out.desc_, kDescTransposeA, &transposed, sizeof(transposed))));
-  if (!pinned) {
-    KERN_TRY_VOID(out.choose(m_max));
+  if (!options.pinned) {
+    KERN_TRY_VOID(out.choose(options));
     return out;
   }
-  KERN_TRY_VOID(out.pin(*pinned));
-  for (const int64_t m : row_counts(m_max))
+  KERN_TRY_VOID(out.pin(*options.pinned));
+  for (const int64_t m : row_counts(options.m_max))
     if (const auto accepted = out.accepts(out.algo_, m); !accepted)
       return fail(Kind::manifest, "the pinned algorithm does not fit {} rows of n {}, k {}: {}", m,
                   product.n, product.k, accepted.error().message);

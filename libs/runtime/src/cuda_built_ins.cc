@@ -160,12 +160,12 @@ Result<cuda::Matmul*> CudaBuiltInRoom::matmul(const cuda::Product& product, int6
     blas_ = std::move(blas);
   }
   if (pinned) {
-    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, m_max, pinned));
+    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, {.m_max = m_max, .pinned = pinned}));
     return pinned_.emplace_back(std::make_unique<cuda::Matmul>(std::move(matmul))).get();
   }
   std::unique_ptr<cuda::Matmul>& decided = decided_[{product, m_max}];
   if (decided == nullptr) {
-    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, m_max));
+    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, {.m_max = m_max}));
     decided = std::make_unique<cuda::Matmul>(std::move(matmul));
   }
   return decided.get();

@@ -1,4 +1,5 @@
-// Kernels that show whether a driver does what libs/cuda asks of it. Built by `ci/build_probe`.
+// Kernels that show whether a driver does what libs/cuda asks of it; tests/README.md says how they
+// are built and where they go.
 #include <stdint.h>
 
 extern "C" __global__ void probe_scale(const float* x, float* y, float a, int n) {

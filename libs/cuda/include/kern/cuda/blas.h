@@ -84,6 +84,12 @@ struct PinnedAlgo {
   uint16_t inner_shape = 0, cluster_shape = 0;
 };
 
+struct MatmulOptions {
+  int64_t m_max = 1;              ///< rows that must be accepted
+  int64_t reference_rows = 1024;  ///< where the heuristic is asked
+  std::optional<PinnedAlgo> pinned;
+};
+
 class Blas {
  public:
   /// Opens libcublasLt.so.13 or .12. Kind device, with the loader's words.
@@ -111,10 +117,10 @@ class Blas {
 /// A product whose algorithm is decided.
 class Matmul {
  public:
-  /// For up to `m_max` rows. Kind manifest when the library has no algorithm, or refuses the pinned
-  /// one for a number of rows.
-  static Result<Matmul> plan(const Blas& blas, const Product& product, int64_t m_max,
-                             const std::optional<PinnedAlgo>& pinned = std::nullopt);
+  /// Kind manifest when the library has no algorithm, or refuses the pinned one for a number of
+  /// rows.
+  static Result<Matmul> plan(const Blas& blas, const Product& product,
+                             const MatmulOptions& options);
   Matmul(Matmul&& other) noexcept;
   Matmul& operator=(Matmul&& other) noexcept;
   ~Matmul();
@@ -129,7 +135,7 @@ class Matmul {
   Matmul(const Blas& blas, const Product& product);
   Result<std::unique_ptr<Layouts>> layouts(int64_t m) const;
   Result<void> pin(const PinnedAlgo& pinned);
-  Result<void> choose(int64_t m_max);
+  Result<void> choose(const MatmulOptions& options);
   Result<void> accepts(const blas_api::Algo& algo, int64_t m) const;
 
   const Blas* blas_;
