@@ -52,11 +52,8 @@ class Samples:
                 yield (key, *path), {**others, key: sample}
 
     def of_array(self, schema):
-        count = schema.get("minItems", 0)
-        if count == 0:
-            yield (), []
-        elements = schema.get("prefixItems", [schema["items"]] * max(count, 1)
-                              if "items" in schema else None)
+        yield (), self.least(schema)
+        elements = schema.get("prefixItems") or [schema["items"]] * max(schema.get("minItems", 0), 1)
         least = [self.least(one) for one in elements]
         for i, one in enumerate(elements):
             for path, sample in self.of(one):

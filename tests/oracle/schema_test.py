@@ -36,7 +36,7 @@ VALUES = [None, True, -1, 0.5, 256, 2**16, 2**31, 2**32, 2**63, -2**31 - 1, -2**
 
 
 def wrong(path, document):
-    """The document with something else at that place, without it, and with more there."""
+    """The document with something else at that place, without it, and with more beside it."""
     for value in VALUES:
         changed = copy.deepcopy(document)
         at(changed, path[:-1])[path[-1]] = value
@@ -44,14 +44,15 @@ def wrong(path, document):
     changed = copy.deepcopy(document)
     del at(changed, path[:-1])[path[-1]]
     yield "is left out", changed
-    for key in ("zz", "offset") if isinstance(at(document, path), dict) else ():
+    for key in ("zz", "offset") if isinstance(path[-1], str) else ():
         changed = copy.deepcopy(document)
-        at(changed, path)[key] = 0
-        yield f"has {key}", changed
+        at(changed, path[:-1])[key] = 0
+        yield f"stands beside {key}", changed
 
 
 def texts_of_samples(schema):
     seen = {()}
+    yield from ((f"{value} is no manifest", json.dumps(value)) for value in VALUES)
     for i, (path, document) in enumerate(schema_samples.documents(schema)):
         yield f"sample {i} {path} whole", json.dumps(document)
         if path not in seen:

@@ -128,8 +128,9 @@ class Reader {
   void texts(Json json, const At& at, std::vector<std::string>& out, size_t at_least = 0);
   /// A text that is not empty.
   void name(Json json, const At& at, std::string& out);
-  /// One of the words; its position becomes the value.
+  /// Which of the words stands there.
   std::optional<size_t> word_at(Json json, const At& at, std::string_view what, Words words);
+  /// One of the words; its position becomes the value.
   template <class T>
   void word(Json json, const At& at, std::string_view what, Words words, T& out) {
     if (const auto value = word_at(json, at, what, words)) out = static_cast<T>(*value);
