@@ -11,7 +11,7 @@ TEST_CASE("printing what was parsed is canonical", "[manifest][print][golden]") 
 }
 
 TEST_CASE("parsing what was printed gives the same manifest again", "[manifest][print]") {
-  for (const char* name : {"base", "pipe"}) {
+  for (const char* name : {"base", "pipe", "series"}) {
     const std::string once = print(parsed(fixture(name)));
     const std::string twice = print(parsed(once));
     CHECK(once == twice);

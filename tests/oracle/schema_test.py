@@ -27,7 +27,7 @@ HERE = SOURCE / "tests/oracle"
 KERN = pathlib.Path(os.environ["KERN_BUILD_DIR"]) / "bin/kern"
 FIXTURES = SOURCE / "tests/manifest/fixtures"
 BASES = sorted((HERE / "manifests").glob("*.json")) + [
-    FIXTURES / "base.json", FIXTURES / "pipe.json"]
+    FIXTURES / "base.json", FIXTURES / "pipe.json", FIXTURES / "series.json"]
 MUTANTS = 260  # of each base
 CHUNK = 500  # files of one `kern verify`
 

@@ -46,12 +46,8 @@ std::optional<Extent> extent_of(const TensorInfo& tensor) {
 /// over.
 class Checker {
  public:
-  Checker(const Verified& manifest, std::span<const TensorInfo> tensors) : manifest_(manifest) {
-    by_name_.reserve(tensors.size());
-    for (const TensorInfo& tensor : tensors) by_name_.push_back(&tensor);
-    std::sort(by_name_.begin(), by_name_.end(),
-              [](const TensorInfo* a, const TensorInfo* b) { return a->name < b->name; });
-  }
+  Checker(const Verified& manifest, std::span<const TensorInfo> tensors)
+      : manifest_(manifest), tensors_(tensors), by_name_(tensors) {}
 
   Diagnostics run() {
     for (const Buffer& buffer : manifest_->buffers)
@@ -68,10 +64,8 @@ class Checker {
   }
 
   const TensorInfo* find(std::string_view name) const {
-    const auto at = std::lower_bound(
-        by_name_.begin(), by_name_.end(), name,
-        [](const TensorInfo* t, std::string_view wanted) { return t->name < wanted; });
-    return at != by_name_.end() && (*at)->name == name ? *at : nullptr;
+    const auto at = by_name_.find(name);
+    return at ? &tensors_[*at] : nullptr;
   }
 
   /// One place in each group that some table of the buffer is over, all at the first member.
@@ -236,7 +230,8 @@ class Checker {
   }
 
   const Verified& manifest_;
-  std::vector<const TensorInfo*> by_name_;
+  std::span<const TensorInfo> tensors_;
+  NameIndex by_name_;
   Diagnostics diagnostics_;
 };
 

@@ -63,10 +63,10 @@ Error to_error(const Diagnostics& diagnostics, std::string_view what);
 class NameIndex {
  public:
   NameIndex() = default;
-  template <class T>
-  explicit NameIndex(const std::vector<T>& named) {
+  template <class Named>
+  explicit NameIndex(const Named& named) {
     reserve(named.size());
-    for (const T& one : named) add(one.name);
+    for (const auto& one : named) add(one.name);
   }
   std::optional<size_t> find(std::string_view name) const;
 
