@@ -55,6 +55,7 @@ class RunTest(unittest.TestCase):
                 ("k3-gen", ["prefill", "--stages", "2", "--cut-at", "3"], "not together with --cut-at"),
                 ("k3-gen", ["decode", "--stages", "2"], "only prefill is cut"),
                 ("k3-gen", ["one-rank", "--ranks", "2"], "only decode has ranks"),
+                ("k3-gen", ["one-rank", "--binds", "short", "--config", CONFIG, "-o", CONFIG], "series or plain"),
                 ("k3-gen", ["prefill", "--stages", "2", "--config", CONFIG, "-o", CONFIG], "directory|exists"),
                 ("k3-checkpoint", ["--nonsense"], "unknown flag"),
                 ("k3-checkpoint", ["--seed", "-1"], "expected an integer, got -1"),
@@ -80,6 +81,15 @@ class RunTest(unittest.TestCase):
                    for how in ([], ["--threads", "2"], ["--via", "decode"], ["--chunk", "64"])]
         self.assertEqual(len(answers[0].split()), 8)
         self.assertEqual(set(answers), {answers[0]})
+
+    def test_experts_bound_one_by_one_are_those_bound_as_series(self):
+        tool("k3-gen", "one-rank", "--config", CONFIG, "--binds", "plain", "-o", self.dir / "plain.json")
+        texts = [(self.dir / name).read_text() for name in ("one.json", "plain.json")]
+        self.assertEqual(['"series"' in text for text in texts], [True, False])
+        for name in ("one", "plain"):
+            tool("kern", "verify", self.dir / f"{name}.json", "--checkpoint", self.dir / "weights")
+            self.run_kern(f"{name}.json", "--via", "prefill", "--logits", self.dir / f"{name}.binds.npy")
+        self.assertTrue(np.array_equal(self.array("one.binds.npy"), self.array("plain.binds.npy")))
 
     def test_logits_of_a_prompt_are_the_last_ones_of_its_steps(self):
         self.run_kern("one.json", "--via", "prefill", "--logits", self.dir / "prefill.npy")

@@ -23,6 +23,91 @@ TEST_CASE("what is not JSON is refused with the line where it breaks", "[manifes
   CHECK(said("[1, 2").find("not JSON") != std::string::npos);
 }
 
+TEST_CASE("every part of a text is JSON or is refused as none, whoever walks by it",
+          "[manifest][parse]") {
+  static constexpr const char* kSound[] = {"0",
+                                           "-0",
+                                           "-1.5e-3",
+                                           "1E5",
+                                           "18446744073709551615",
+                                           "true",
+                                           "false",
+                                           "null",
+                                           "\"\"",
+                                           "[]",
+                                           "{}",
+                                           "[[], {}, [1 , 2]]",
+                                           R"("\u00e9 \ud83d\ude00 \\ \" \/ \n")",
+                                           "{\"a\": 1, \"a\": [2]}",
+                                           "\t[\r\n1 ]"};
+  static constexpr const char* kBroken[] = {"01",
+                                            "1.",
+                                            ".5",
+                                            "+1",
+                                            "-",
+                                            "1e",
+                                            "1e400",
+                                            "0x1",
+                                            "1 2",
+                                            "12\"a\"",
+                                            "tru",
+                                            "truee",
+                                            "True",
+                                            "nul",
+                                            "falsey",
+                                            "NaN",
+                                            "[1 2]",
+                                            "[1,]",
+                                            "[,1]",
+                                            "[1",
+                                            "1]",
+                                            "[1}",
+                                            "{\"a\" 1}",
+                                            "{\"a\": }",
+                                            "{\"a\": 1,}",
+                                            "{a: 1}",
+                                            "{1: 1}",
+                                            "{\"a\": 1 \"b\": 2}",
+                                            "{\"a\"}",
+                                            "{,}",
+                                            "\"a\"b",
+                                            "\"a\"\"b\"",
+                                            R"("\x")",
+                                            R"("\u12")",
+                                            R"("\ud800")",
+                                            R"("\ud800\u0061")",
+                                            "\"\x01\"",
+                                            "\"\n\"",
+                                            "\"\xff\"",
+                                            "\"\xc3\"",
+                                            "\"\xed\xa0\x80\"",
+                                            "",
+                                            "}",
+                                            "]",
+                                            ":",
+                                            ",",
+                                            "'a'",
+                                            "// a"};
+  // beside a key that is known, below one that is not, and where a value of another type is wanted
+  for (const std::string around :
+       {"{\"schema_version\": 7, \"zz\": @}", "{\"zz\": [{\"a\": [@]}], \"schema_version\": 7}",
+        "{\"schema_version\": 7, \"vars\": @}", "{\"buffers\": {\"w\": {\"bind\": [@]}}}"}) {
+    const size_t at = around.find('@');
+    const auto with = [&](std::string_view value) {
+      return said(std::string(around).replace(at, 1, value)).find("not JSON") == std::string::npos;
+    };
+    for (const char* value : kSound) {
+      INFO(around << " with " << value);
+      CHECK(with(value));
+    }
+    for (const char* value : kBroken) {
+      if (*value == '\0' && around[at - 1] == '[') continue;  // an empty list is one
+      INFO(around << " with " << value);
+      CHECK_FALSE(with(value));
+    }
+  }
+}
+
 TEST_CASE("nesting beyond any use is refused, not followed", "[manifest][parse]") {
   std::string deep(100000, '[');
   CHECK(said(deep).find("not JSON") != std::string::npos);
