@@ -5,6 +5,7 @@
 
 #include "command.h"
 #include "kern/base/file.h"
+#include "kern/node/config.h"
 #include "run_session.h"
 #include "tokenizer/k3_tokenizer.h"
 
@@ -19,7 +20,7 @@ constexpr int64_t kTokensMaxDefault = 16;
 
 /// The line as it was given.
 struct RunOptions {
-  std::string manifest, weights, prompt, tokens, via, logits, cache, log_level = "warn";
+  std::string manifest, weights, prompt, tokens, via, logits, cache, device, log_level = "warn";
   std::vector<std::string> modules, inputs, outputs, dumps, states;
   std::vector<engine::Token> stops;
   int threads = 1;
@@ -45,6 +46,8 @@ po::options_description described(RunOptions& o) {
       "modules", po::value(&o.modules)->value_name("DIR"),
       "where modules lie; ../lib/kern beside this program when not given")(
       "cache", po::value(&o.cache)->value_name("DIR"), "also look in DIR/blobs/<sha256>")(
+      "device", po::value(&o.device)->value_name("host|gpu:N"),
+      "where to run; what the manifest is for, on the first GPU, when not given")(
       "threads", po::value(&o.threads)->default_value(1)->value_name("N"),
       "worker threads of a rank")("in", po::value(&o.inputs)->value_name("NAME=FILE.npy"),
                                   "what the stage before would have sent")(
@@ -179,6 +182,17 @@ void print_answer(const RunPlan& plan, const RunAnswer& answer, const text::Toke
   fmt::print(stderr, "\n");
 }
 
+/// The GPU to run on; 0 for the host, which asks for none.
+Result<int> gpu_of(const RunOptions& o, const manifest::Verified& manifest) {
+  if (o.device.empty()) return 0;
+  KERN_TRY(gpu, node::parse_device(o.device));
+  const bool wants_gpu = manifest->device == manifest::Device::cuda;
+  if (wants_gpu != gpu.has_value())
+    return fail(Kind::caller, "--device `{}`: the manifest is for {}", o.device,
+                wants_gpu ? "a GPU" : "the host");
+  return gpu.value_or(0);
+}
+
 Result<void> run_with(const RunOptions& o, const manifest::Verified& manifest) {
   KERN_TRY(level, parse_level(o.log_level));
   std::optional<safetensors::Catalog> weights;
@@ -195,6 +209,8 @@ Result<void> run_with(const RunOptions& o, const manifest::Verified& manifest) {
   const text::Tokenizer* speaks = tokenizer ? &*tokenizer : nullptr;
   KERN_TRY(plan, plan_of(o, speaks));
   plan.manifest = &manifest;
+  KERN_TRY(gpu, gpu_of(o, manifest));
+  plan.gpu = gpu;
   plan.weights = weights ? &*weights : nullptr;
   KERN_TRY(answer, run_session(plan, Log("kern run", level)));
   print_answer(plan, answer, speaks);

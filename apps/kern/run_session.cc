@@ -93,6 +93,7 @@ Result<void> Session::load(const std::map<std::string, runtime::PeerGroup*>& pee
   options.cache_dir = plan_.cache_dir;
   options.capacity = capacity_;
   options.threads = plan_.threads;
+  options.gpu = plan_.gpu;
   options.peers = peers;
   options.weights_in_place = true;
   KERN_TRY(runtime, runtime::Runtime::load(*plan_.manifest, plan_.weights, options, log_));
@@ -275,24 +276,25 @@ Result<RunAnswer> Session::run(const std::map<std::string, runtime::PeerGroup*>&
 Result<void> Session::write_state(const StateDump& dump) {
   const manifest::State* state = plan_.manifest->state(dump.state);
   if (state == nullptr) return fail(Kind::caller, "the manifest has no state `{}`", dump.state);
-  ByteSpan bytes = runtime_->state(dump.state);
+  int64_t first = 0, size = *runtime_->state_bytes(dump.state);
   Array array{"|u1", {}, {}};
   if (state->size == manifest::State::Size::per_seq) {
-    bytes =
-        bytes.subspan(static_cast<size_t>(kSlot * state->bytes), static_cast<size_t>(state->bytes));
-    array.shape = {state->bytes};
+    first = kSlot * state->bytes;
+    size = state->bytes;
+    array.shape = {size};
   } else if (state->size == manifest::State::Size::per_token) {
     manifest::Member member;
     if (state->shard) member = {rank_, members_.at(state->shard->group)};
     const int64_t rows = manifest::rows_held(length_, member);
     // Pages were handed out in order, so the sequence's rows lie back to back behind page 0.
-    bytes = bytes.subspan(static_cast<size_t>(capacity_.page_tokens * state->bytes),
-                          static_cast<size_t>(rows * state->bytes));
+    first = capacity_.page_tokens * state->bytes;
+    size = rows * state->bytes;
     array.shape = {rows, state->bytes};
   } else {
-    array.shape = {static_cast<int64_t>(bytes.size())};
+    array.shape = {size};
   }
-  array.bytes.assign(bytes.begin(), bytes.end());
+  array.bytes.resize(static_cast<size_t>(size));
+  KERN_TRY_VOID(runtime_->read_state(dump.state, first, array.bytes));
   return write_npy(dump.file, array);
 }
 

@@ -40,6 +40,7 @@ struct RunPlan {
   std::vector<std::filesystem::path> module_dirs;
   std::filesystem::path cache_dir;
   int threads = 1;
+  int gpu = 0;                        ///< where the manifest is for one
   std::vector<engine::Token> tokens;  ///< the prompt; at least one
   int64_t tokens_max = 0;             ///< generated after it
   bool step_by_step = false;          ///< feed the prompt one token at a time

@@ -52,10 +52,18 @@ TEST_CASE("a value out of its range is refused with the range", "[node][config]"
         "log level `loud`: expected debug, info, warn, error or off");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--host-gib", "2"}) ==
         "`--host-gib`: on device host the state memory is host memory already; expected 0");
-  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--gpu", "0"}) ==
-        "`--device gpu:0`: this build runs manifests of device host only");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--device", "tpu"}) ==
         "`--device tpu`: expected host or gpu:N");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--device", "gpu:two"}) ==
+        "`--device gpu:two`: expected host or gpu:N");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--gpu", "-1"}) ==
+        "`--device gpu:-1`: expected host or gpu:N");
+  const auto on_gpu = parse(Role::one_process, {"m", "--weights", "w", "--gpu", "3"});
+  REQUIRE(on_gpu);
+  CHECK(on_gpu->config.gpu == 3);
+  const auto on_host = parse(Role::one_process, {"m", "--weights", "w"});
+  REQUIRE(on_host);
+  CHECK(!on_host->config.gpu.has_value());
 }
 
 TEST_CASE("every limit of the HTTP API is a flag with a range", "[node][config]") {

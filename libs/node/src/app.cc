@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "group_head.h"
+#include "kern/node/machine_group.h"
 #include "kern/trace/writer.h"
 #include "kern/transport/asio.h"
 #include "member.h"
@@ -21,6 +22,8 @@ namespace {
 constexpr size_t kTraceEventsMax = 1 << 16;
 /// A member that has been without work for this long may leave when it is told to stop.
 constexpr TimeNs kQuiet = 300 * kMillisecondNs;
+/// Ranks of a GPU group start within this time of each other, and load as long apart at most.
+constexpr TimeNs kGroupTimeout = 600 * kSecondNs;
 
 /// Weights are read where they lie in their files. One that is cut while it is mapped cannot be
 /// read on, and all that a handler may do is say so.
@@ -315,6 +318,18 @@ int run_prefill_stage(const DaemonConfig& config,
   });
 }
 
+namespace {
+
+/// Where the ranks of a group on one machine meet: the same manifest, and the same head's port.
+std::string machine_name(const DaemonConfig& config, const Digest& manifest) {
+  constexpr size_t kDigestBytes = 8;
+  const std::string& head = config.head.empty() ? config.listen : config.head;
+  return fmt::format("{}-{}", to_hex(manifest).substr(0, 2 * kDigestBytes),
+                     head.substr(head.rfind(':') + 1));
+}
+
+}  // namespace
+
 int run_decode_rank(const DaemonConfig& config) {
   Daemon daemon(config, fmt::format("decode-rank {}", config.rank));
   return guarded(daemon, [&]() -> Result<int> {
@@ -332,8 +347,16 @@ int run_decode_rank(const DaemonConfig& config) {
       return fail(Kind::caller, "`--rank {}`: the manifest has ranks 0 to {}", config.rank,
                   ranks - 1);
     std::optional<PeerMesh> mesh;
+    std::unique_ptr<MachineGroup> machine;
     std::map<std::string, runtime::PeerGroup*> peers;
     if (ranks > 1) peers[groups[0].name] = &mesh.emplace(config.rank, ranks);
+    if (ranks > 1 && config.gpu) {
+      // GPUs reach each other through memory that is mapped while they load.
+      KERN_TRY(joined, MachineGroup::join(machine_name(config, read.digest), config.rank, ranks,
+                                          kGroupTimeout));
+      machine = std::move(joined);
+      peers[groups[0].name] = machine.get();
+    }
     KERN_TRY(model, load_model(config, std::move(read), peers, daemon.log()));
     KERN_TRY(parts, transport::listen_on({config.advertise, 0}, key.has_value()));
     PeerMesh* const joined = mesh ? &*mesh : nullptr;

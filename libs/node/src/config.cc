@@ -1,6 +1,7 @@
 #include "kern/node/config.h"
 
 #include <boost/program_options.hpp>
+#include <charconv>
 #include <sstream>
 
 #include "kern/engine/prefill.h"
@@ -97,13 +98,11 @@ void read(const po::variables_map& map, const char* name, T& into) {
 }
 
 Result<void> read_device(const po::variables_map& map, DaemonConfig& config) {
-  read(map, "device", config.device);
-  if (map.count("gpu") != 0) config.device = fmt::format("gpu:{}", map["gpu"].as<int>());
-  if (config.device == "host") return {};
-  if (config.device.starts_with("gpu:"))
-    return fail(Kind::caller, "`--device {}`: this build runs manifests of device host only",
-                config.device);
-  return fail(Kind::caller, "`--device {}`: expected host or gpu:N", config.device);
+  std::string word = map["device"].as<std::string>();
+  if (map.count("gpu") != 0) word = fmt::format("gpu:{}", map["gpu"].as<int>());
+  KERN_TRY(gpu, parse_device(word));
+  config.gpu = gpu;
+  return {};
 }
 
 Result<void> check_ranges(const po::variables_map& map, const DaemonConfig& c) {
@@ -194,6 +193,19 @@ Result<DaemonConfig> to_config(const Program& program, const po::variables_map& 
 }
 
 }  // namespace
+
+Result<std::optional<int>> parse_device(std::string_view word) {
+  constexpr std::string_view kGpu = "gpu:";
+  if (word == "host") return std::optional<int>();
+  int number = -1;
+  if (word.starts_with(kGpu)) {
+    const char* const end = word.data() + word.size();
+    const auto read = std::from_chars(word.data() + kGpu.size(), end, number);
+    if (read.ec != std::errc() || read.ptr != end) number = -1;
+  }
+  if (number < 0) return fail(Kind::caller, "`--device {}`: expected host or gpu:N", word);
+  return std::optional<int>(number);
+}
 
 Result<ParsedConfig> parse_config(const Program& program, int argc, const char* const* argv) {
   const Role role = program.role;

@@ -97,19 +97,50 @@ Result<CutPart> cut_part(const HandoffState& state, int64_t stage_bytes, StateMe
   return part;
 }
 
-std::vector<MutableByteSpan> place_part(const HandoffState& state, StateMemory memory,
-                                        const engine::Place& to, uint32_t tokens, uint32_t member,
-                                        uint32_t members) {
-  std::vector<MutableByteSpan> out;
+Result<StateImage> copy_out(runtime::Runtime& runtime, const HandoffState& state, int64_t bytes,
+                            int64_t page_tokens, const engine::Place& from, uint32_t tokens) {
+  StateImage image;
   if (!state.paged) {
-    out.push_back(memory.bytes.subspan(to.slot * state.bytes, state.bytes));
+    image.bytes.resize(bytes);
+    KERN_TRY_VOID(runtime.read_state(state.name, from.slot * bytes, image.bytes));
+    return image;
+  }
+  const int64_t pages = ceil_div<int64_t>(tokens, page_tokens), page_bytes = page_tokens * bytes;
+  KERN_ASSERT(pages <= static_cast<int64_t>(from.pages.size()), "{} pages of {}", pages,
+              from.pages.size());
+  image.bytes.resize(pages * page_bytes);
+  for (int64_t page = 0; page < pages; ++page) {
+    const MutableByteSpan room(image.bytes.data() + page * page_bytes, page_bytes);
+    KERN_TRY_VOID(runtime.read_state(state.name, from.pages[page] * page_bytes, room));
+    image.place.pages.push_back(static_cast<uint32_t>(page));
+  }
+  return image;
+}
+
+std::vector<StateRange> ranges_of_part(const HandoffState& state, int64_t page_tokens,
+                                       const engine::Place& to, uint32_t tokens, uint32_t member,
+                                       uint32_t members) {
+  std::vector<StateRange> out;
+  if (!state.paged) {
+    out.push_back({to.slot * state.bytes, state.bytes});
     return out;
   }
   const int64_t rows = state.shard == HandoffState::Shard::position
                            ? manifest::rows_held(tokens, {member, members})
                            : tokens;
-  each_page(to, state.bytes, memory.page_tokens, rows,
-            [&](int64_t at, int64_t size) { out.push_back(memory.bytes.subspan(at, size)); });
+  each_page(to, state.bytes, page_tokens, rows, [&](int64_t at, int64_t size) {
+    out.push_back({at, size});
+  });
+  return out;
+}
+
+std::vector<MutableByteSpan> place_part(const HandoffState& state, StateMemory memory,
+                                        const engine::Place& to, uint32_t tokens, uint32_t member,
+                                        uint32_t members) {
+  std::vector<MutableByteSpan> out;
+  for (const StateRange& range :
+       ranges_of_part(state, memory.page_tokens, to, tokens, member, members))
+    out.push_back(memory.bytes.subspan(range.offset, range.size));
   return out;
 }
 

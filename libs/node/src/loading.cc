@@ -1,6 +1,7 @@
 #include "loading.h"
 
 #include <algorithm>
+#include <set>
 
 #include "kern/base/checked.h"
 #include "kern/base/file.h"
@@ -16,6 +17,17 @@ constexpr size_t kManifestBytesMax = size_t{1} << 30;
 constexpr int64_t kFullContexts = 8;
 /// Without --slots: so many per sequence of an item, for cached prefixes and hand-offs under way.
 constexpr int64_t kSlotsPerSeq = 4;
+
+/// Threads that copy weights to a GPU, where --threads says less.
+constexpr int kLoadThreads = 8;
+
+/// What a process reads of a program: the tokens and what goes with them, and what it sends on.
+std::set<std::string, std::less<>> read_back_of(const manifest::Protocol& protocol) {
+  std::set<std::string, std::less<>> names;
+  for (const manifest::Filled& filled : protocol.outputs) names.insert(filled.buffer);
+  for (const std::string& name : protocol.sent) names.insert(name);
+  return names;
+}
 
 /// This build's own modules lie beside its programs.
 std::filesystem::path own_modules() {
@@ -58,9 +70,10 @@ Result<ReadManifest> read_manifest(const DaemonConfig& config) {
   auto verified = manifest::load(text);
   if (!verified)
     return tl::unexpected(manifest::to_error(verified.error(), config.manifest.string()));
-  if ((*verified)->device != manifest::Device::host)
-    return fail(Kind::caller, "`{}` is for device cuda, and this process runs device host",
-                config.manifest.string());
+  const bool wants_gpu = (*verified)->device == manifest::Device::cuda;
+  if (wants_gpu != config.gpu.has_value())
+    return fail(Kind::caller, "`{}` is for {}: start it with --device {}", config.manifest.string(),
+                wants_gpu ? "a GPU" : "the host", wants_gpu ? "gpu:N" : "host");
   out.manifest = std::make_unique<manifest::Verified>(std::move(*verified));
   return out;
 }
@@ -81,7 +94,9 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   options.module_dirs = config.module_dirs;
   if (options.module_dirs.empty()) options.module_dirs.push_back(own_modules());
   options.capacity = capacity_of(config, m, *protocol);
-  options.threads = config.threads;
+  options.threads = config.gpu ? std::max(config.threads, kLoadThreads) : config.threads;
+  options.gpu = config.gpu.value_or(0);
+  options.read_back = read_back_of(*protocol);
   options.peers = peers;
   KERN_TRY(weights, safetensors::Catalog::open(config.weights));
   out.weights = std::make_unique<safetensors::Catalog>(std::move(weights));

@@ -86,13 +86,46 @@ RankShell::Expecting RankShell::expect(const transport::PartHead& head) {
   const auto place = follower_.accept(header);
   if (!place) return transport::Refusal{place.error().text()};
   for (const engine::HandoffState& state : states_)
-    if (state.name == head.state)
-      return place_part(state, {options_.runtime->state(state.name), options_.page_tokens},
-                        place->place, place->tokens, options_.rank, options_.ranks);
+    if (state.name == head.state) return destination(state, head, place->place, place->tokens);
   return transport::Refusal{"this rank has no such state"};
 }
 
+/// The state's own memory where this process sees it.
+transport::Destination RankShell::destination(const engine::HandoffState& state,
+                                              const transport::PartHead& head,
+                                              const engine::Place& to, uint32_t tokens) {
+  const MutableByteSpan own = options_.runtime->state(state.name);
+  if (!own.empty())
+    return place_part(state, {own, options_.page_tokens}, to, tokens, options_.rank,
+                      options_.ranks);
+  Landing landing;
+  landing.ranges =
+      ranges_of_part(state, options_.page_tokens, to, tokens, options_.rank, options_.ranks);
+  int64_t bytes = 0;
+  for (const StateRange& range : landing.ranges) bytes += range.size;
+  landing.bytes.resize(static_cast<size_t>(bytes));
+  Landing& kept = landings_[{head.request, head.generation, head.state}];
+  kept = std::move(landing);
+  return {kept.bytes};
+}
+
+/// A part that has landed goes from host memory into the device's.
+Result<void> RankShell::put_down(const transport::PartHead& head) {
+  const auto found = landings_.find({head.request, head.generation, head.state});
+  if (found == landings_.end()) return {};
+  ByteSpan left = found->second.bytes;
+  for (const StateRange& range : found->second.ranges) {
+    const auto size = static_cast<size_t>(range.size);
+    KERN_TRY_VOID(options_.runtime->write_state(head.state, range.offset, left.first(size)));
+    left = left.subspan(size);
+  }
+  return {};
+}
+
 void RankShell::part_done(const transport::PartHead& head, bool good) {
+  const Result<void> down = good ? put_down(head) : Result<void>();
+  landings_.erase({head.request, head.generation, head.state});
+  if (!down) return options_.device_lost(down.error());
   const engine::Generation generation(head.generation);
   const auto tokens = follower_.tokens_expected(generation);
   if (!tokens) return;
@@ -174,8 +207,12 @@ void RankShell::report_if_ready() {
 
 void RankShell::act() {
   engine::RankFollower::Actions actions = follower_.take_actions();
-  for (const auto& [request, generation] : actions.revoked)
+  for (const auto& [request, generation] : actions.revoked) {
     receiver_.revoke(request.value(), generation.value());
+    std::erase_if(landings_, [&, r = request.value(), g = generation.value()](const auto& landing) {
+      return std::get<0>(landing.first) == r && std::get<1>(landing.first) == g;
+    });
+  }
   for (const engine::RankReport& report : actions.reports) {
     if (const auto* ready = std::get_if<engine::EpochReady>(&report))
       ready_ = *ready;

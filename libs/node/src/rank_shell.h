@@ -60,6 +60,12 @@ class RankShell {
 
  private:
   using Expecting = std::variant<transport::Destination, transport::Refusal>;
+  /// A part of a GPU's state on its way: it lands here, and then goes where it belongs.
+  struct Landing {
+    std::vector<std::byte> bytes;
+    std::vector<StateRange> ranges;
+  };
+  using LandingKey = std::tuple<uint64_t, uint64_t, std::string>;  ///< request, generation, state
 
   void begin_epoch(engine::Epoch epoch);
   void report_if_ready();
@@ -68,6 +74,10 @@ class RankShell {
   void start(engine::Item item);
   void finished(const engine::Item& item, Result<engine::ItemResult> result);
   Expecting expect(const transport::PartHead& head);
+  transport::Destination destination(const engine::HandoffState& state,
+                                     const transport::PartHead& head, const engine::Place& to,
+                                     uint32_t tokens);
+  Result<void> put_down(const transport::PartHead& head);
   void part_done(const transport::PartHead& head, bool good);
   transport::Terms terms(transport::Purpose purpose) const;
   transport::PartReceiverOptions receiver_options();
@@ -88,6 +98,7 @@ class RankShell {
   bool joined_ = false, reported_ = false;
   transport::Timer broken_timer_;
   Throttle refusals_;
+  std::map<LandingKey, Landing> landings_;  ///< where the device is a GPU
   transport::PartReceiver receiver_;
   std::unique_ptr<transport::Listener> parts_listener_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

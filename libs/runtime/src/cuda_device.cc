@@ -43,6 +43,13 @@ class CudaDevice final : public Device {
         loader_(context_, options.threads, log),
         eager_(options.eager) {}
 
+  /// Apart from the constructor, because it refers to this object's context.
+  Result<void> open_side() {
+    KERN_TRY(side, SideCopies::create(context_));
+    side_ = std::move(side);
+    return {};
+  }
+
   Result<void> enter() override { return context_.make_current(); }
   bool is_host() const override { return false; }
   std::string describe() const override {
@@ -55,7 +62,7 @@ class CudaDevice final : public Device {
   }
 
   Result<Block> allocate(int64_t bytes, Reach reach) override;
-  Result<Staged> allocate_staged(int64_t bytes, int64_t input_bytes) override;
+  Result<Staged> allocate_staged(int64_t bytes, int64_t compared_bytes) override;
   Result<Block> bind(const manifest::Buffer& buffer, const WeightPlan& plan, Reach reach) override;
   Result<Block> share(const Block& own, int64_t bytes, PeerGroup* group) override;
   Result<void> copy(std::byte* to, const std::byte* from, int64_t bytes) override {
@@ -65,12 +72,10 @@ class CudaDevice final : public Device {
     return stream_.fill(pointer_of(at), 0, bytes);
   }
   Result<void> read(MutableByteSpan to, const std::byte* from) override {
-    KERN_TRY_VOID(stream_.copy_to_host(to, pointer_of(from)));
-    return stream_.synchronize();
+    return side_->read(to, pointer_of(from));
   }
   Result<void> write(std::byte* to, ByteSpan from) override {
-    KERN_TRY_VOID(stream_.copy_to_device(pointer_of(to), from));
-    return stream_.synchronize();
+    return side_->write(pointer_of(to), from);
   }
 
   Result<const void*> kernel(const LaunchSource& source) override {
@@ -103,6 +108,7 @@ class CudaDevice final : public Device {
   std::unique_ptr<const cuda::Driver> driver_;  ///< null: the caller's
   cuda::Context context_;
   cuda::Stream stream_;
+  std::unique_ptr<SideCopies> side_;
   CudaKernels kernels_;
   CudaBuiltInRoom built_ins_;
   WeightLoader loader_;
@@ -133,11 +139,11 @@ Result<Block> CudaDevice::allocate(int64_t bytes, Reach reach) {
   return block;
 }
 
-Result<Staged> CudaDevice::allocate_staged(int64_t bytes, int64_t input_bytes) {
+Result<Staged> CudaDevice::allocate_staged(int64_t bytes, int64_t compared_bytes) {
   KERN_TRY(host, cuda::PinnedBuffer::allocate(context_, bytes));
   KERN_TRY(device, cuda::DeviceBuffer::allocate(context_, bytes));
   KERN_TRY_VOID(stream_.fill(device.address(), 0, bytes));
-  staging_ = Staging(std::move(host), std::move(device), input_bytes);
+  staging_ = Staging(std::move(host), std::move(device), compared_bytes);
   return Staged{staging_.host(), staging_.device(), nullptr};
 }
 
@@ -270,8 +276,10 @@ Result<std::unique_ptr<Device>> make_cuda_device(const manifest::Verified& manif
   KERN_TRY(context, cuda::Context::open(driver, options.gpu));
   KERN_TRY(stream, cuda::Stream::create(driver));
   KERN_TRY(kernels, CudaKernels::load(manifest, options, context));
-  return std::unique_ptr<Device>(std::make_unique<CudaDevice>(
-      std::move(own), std::move(context), std::move(stream), std::move(kernels), options, log));
+  auto device = std::make_unique<CudaDevice>(std::move(own), std::move(context), std::move(stream),
+                                             std::move(kernels), options, log);
+  KERN_TRY_VOID(device->open_side());
+  return std::unique_ptr<Device>(std::move(device));
 }
 
 }  // namespace kern::runtime

@@ -98,6 +98,44 @@ Result<void> Staging::download(const cuda::Stream& stream, const LoweredProgram&
   return {};
 }
 
+// ---- beside the main stream ----
+
+Result<std::unique_ptr<SideCopies>> SideCopies::create(const cuda::Context& context) {
+  KERN_TRY(stream, cuda::Stream::create(context.driver()));
+  KERN_TRY(piece, cuda::PinnedBuffer::allocate(context, kPieceBytes));
+  return std::make_unique<SideCopies>(context, std::move(stream), std::move(piece));
+}
+
+Result<void> SideCopies::read(MutableByteSpan to, cuda::api::Pointer from) {
+  const std::lock_guard lock(mutex_);
+  KERN_TRY_VOID(context_.make_current());
+  while (!to.empty()) {
+    const size_t size = std::min<size_t>(to.size(), kPieceBytes);
+    const MutableByteSpan room = piece_.bytes().first(size);
+    KERN_TRY_VOID(stream_.copy_to_host(room, from));
+    KERN_TRY_VOID(stream_.synchronize());
+    std::memcpy(to.data(), room.data(), size);
+    to = to.subspan(size);
+    from += size;
+  }
+  return {};
+}
+
+Result<void> SideCopies::write(cuda::api::Pointer to, ByteSpan from) {
+  const std::lock_guard lock(mutex_);
+  KERN_TRY_VOID(context_.make_current());
+  while (!from.empty()) {
+    const size_t size = std::min<size_t>(from.size(), kPieceBytes);
+    const MutableByteSpan room = piece_.bytes().first(size);
+    std::memcpy(room.data(), from.data(), size);
+    KERN_TRY_VOID(stream_.copy_to_device(to, room));
+    KERN_TRY_VOID(stream_.synchronize());
+    from = from.subspan(size);
+    to += size;
+  }
+  return {};
+}
+
 // ---- graphs ----
 
 const cuda::Graph* GraphCache::find(const Key& key, bool& wants) {

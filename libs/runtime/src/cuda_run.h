@@ -5,6 +5,8 @@
 
 #include <list>
 #include <map>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "device.h"
@@ -13,13 +15,13 @@
 
 namespace kern::runtime {
 
-/// Inputs as the device has them, so that only what the caller changed goes over the link.
+/// Small inputs as the device has them, so that only what the caller changed goes over the link.
 class Staging {
  public:
   Staging() = default;
-  Staging(cuda::PinnedBuffer host, cuda::DeviceBuffer device, int64_t input_bytes)
+  Staging(cuda::PinnedBuffer host, cuda::DeviceBuffer device, int64_t compared_bytes)
       : host_(std::move(host)), device_(std::move(device)) {
-    sent_.assign(static_cast<size_t>(input_bytes), std::byte{0});
+    sent_.assign(static_cast<size_t>(compared_bytes), std::byte{0});
   }
 
   std::byte* host() const { return host_.data(); }
@@ -37,6 +39,26 @@ class Staging {
   cuda::DeviceBuffer device_;
   std::vector<std::byte> sent_;  ///< both sides begin as zeros
   std::vector<Range> ranges_;    ///< kept for its memory
+};
+
+/// Bytes in and out of device memory beside the work of the main stream: on a stream of its own,
+/// through a pinned piece.
+/// Thread safety: any thread.
+class SideCopies {
+ public:
+  static constexpr int64_t kPieceBytes = int64_t{4} << 20;
+  static Result<std::unique_ptr<SideCopies>> create(const cuda::Context& context);
+  SideCopies(const cuda::Context& context, cuda::Stream stream, cuda::PinnedBuffer piece)
+      : context_(context), stream_(std::move(stream)), piece_(std::move(piece)) {}
+
+  Result<void> read(MutableByteSpan to, cuda::api::Pointer from);
+  Result<void> write(cuda::api::Pointer to, ByteSpan from);
+
+ private:
+  const cuda::Context& context_;
+  std::mutex mutex_;
+  cuda::Stream stream_;
+  cuda::PinnedBuffer piece_;
 };
 
 /// Captured programs by their vars. The first run of an assignment is eager, the second captures:

@@ -42,8 +42,9 @@ class Device : public Target {
 
   // ---- memory: all of it zeroed; kind device when there is no more ----
   virtual Result<Block> allocate(int64_t bytes, Reach reach) = 0;
-  /// Called once: every input, inout and output lies in it, inputs in its first `input_bytes`.
-  virtual Result<Staged> allocate_staged(int64_t bytes, int64_t input_bytes) = 0;
+  /// Called once: every input, inout and output lies in it, those whose changes are told by
+  /// comparing in its first `compared_bytes`.
+  virtual Result<Staged> allocate_staged(int64_t bytes, int64_t compared_bytes) = 0;
   /// A weight or source out of the checkpoint. It may still be on its way when this returns, but is
   /// there for whatever is enqueued later.
   virtual Result<Block> bind(const manifest::Buffer& buffer, const WeightPlan& plan,
@@ -53,6 +54,7 @@ class Device : public Target {
   virtual Result<Block> share(const Block& own, int64_t bytes, PeerGroup* group) = 0;
   virtual Result<void> copy(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   virtual Result<void> zero(std::byte* at, int64_t bytes) = 0;
+  /// Apart from what is enqueued, and from any thread: of memory that no enqueued work touches.
   virtual Result<void> read(MutableByteSpan to, const std::byte* from) = 0;
   virtual Result<void> write(std::byte* to, ByteSpan from) = 0;
   /// Whether addresses may be read by this process.

@@ -16,6 +16,8 @@ using manifest::BufferKind;
 using manifest::State;
 using manifest::Verified;
 
+// Page tables are below it; what one stage hands to the next is above, and always new.
+constexpr int64_t kComparedBytesMax = int64_t{4} << 20;
 // A device rounds each allocation up to its own page; twice the largest page in use.
 constexpr int64_t kRoundingBytes = int64_t{4} << 20;
 
@@ -151,6 +153,10 @@ Result<ProgramPlaces> plan_program(const Verified& manifest, const manifest::Pro
 
 bool is_short_lived(const Buffer& buffer) {
   return buffer.kind == BufferKind::workspace && !buffer.exported;
+}
+
+bool is_compared(const Buffer& buffer, int64_t bytes_max) {
+  return buffer.kind == BufferKind::input && bytes_max <= kComparedBytesMax;
 }
 
 bool is_staged(const Buffer& buffer) {

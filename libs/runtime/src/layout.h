@@ -40,6 +40,8 @@ bool is_short_lived(const manifest::Buffer& buffer);
 bool has_own_memory(const manifest::Buffer& buffer);
 /// Whether a caller fills or reads it.
 bool is_staged(const manifest::Buffer& buffer);
+/// Whether it is an input so small that comparing it costs less than sending it again.
+bool is_compared(const manifest::Buffer& buffer, int64_t bytes_max);
 
 /// Addresses on the device. Lowering adds to them and looks behind none.
 struct Addresses {

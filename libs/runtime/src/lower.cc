@@ -338,7 +338,7 @@ void Lowering::add_transfers() {
       for (const manifest::Dim& dim : buffer.shape)
         transfer.extents.push_back(dim.is_var() ? out_.values.of_var(dim.var)
                                                 : out_.values.of_integer(dim.value));
-      transfer.changes_only = buffer.kind == manifest::BufferKind::input;
+      transfer.changes_only = is_compared(buffer, context_.manifest.bytes_max(index));
       if (buffer.kind != manifest::BufferKind::output) out_.uploads.push_back(transfer);
       if (buffer.kind == manifest::BufferKind::input) continue;
       if (context_.read_back == nullptr || context_.read_back->contains(buffer.name))

@@ -215,13 +215,11 @@ Result<size_t> LoadedRuntime::state_range(std::string_view name, int64_t offset,
 
 Result<void> LoadedRuntime::read_state(std::string_view name, int64_t offset, MutableByteSpan to) {
   KERN_TRY(index, state_range(name, offset, to.size()));
-  KERN_TRY_VOID(device_->enter());
   return device_->read(to, store_.state(index) + offset);
 }
 
 Result<void> LoadedRuntime::write_state(std::string_view name, int64_t offset, ByteSpan from) {
   KERN_TRY(index, state_range(name, offset, from.size()));
-  KERN_TRY_VOID(device_->enter());
   return device_->write(store_.state(index) + offset, from);
 }
 

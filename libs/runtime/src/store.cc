@@ -57,17 +57,18 @@ Result<Store> Store::create(const Verified& manifest, Layout layout, Device& dev
 
 Result<void> Store::stage(const Verified& manifest, Device& device) {
   std::vector<int64_t> places(manifest->buffers.size(), -1);
-  int64_t bytes = 0, input_bytes = 0;
-  for (const BufferKind kind : {BufferKind::input, BufferKind::inout, BufferKind::output}) {
+  int64_t bytes = 0, compared_bytes = 0;
+  for (const bool compared : {true, false}) {
     for (size_t i = 0; i < places.size(); ++i) {
-      if (manifest->buffers[i].kind != kind) continue;
+      const Buffer& buffer = manifest->buffers[i];
+      if (!is_staged(buffer) || is_compared(buffer, manifest.bytes_max(i)) != compared) continue;
       places[i] = bytes;
       bytes += round_up(manifest.bytes_max(i), kStagedAlignment);
     }
-    if (kind == BufferKind::input) input_bytes = bytes;
+    if (compared) compared_bytes = bytes;
   }
   if (bytes == 0) return {};
-  KERN_TRY(staged, device.allocate_staged(bytes, input_bytes));
+  KERN_TRY(staged, device.allocate_staged(bytes, compared_bytes));
   staged_ = std::move(staged);
   for (size_t i = 0; i < places.size(); ++i) {
     if (places[i] < 0) continue;

@@ -1,6 +1,6 @@
 #pragma once
 /// A device's memory for every state and buffer of a layout. What callers fill or read lies in one
-/// staged block, inputs first, so that a device may move many of them at once.
+/// staged block, small inputs first, so that a device may move many of them at once.
 
 #include <set>
 #include <vector>

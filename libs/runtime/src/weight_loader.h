@@ -18,7 +18,7 @@ namespace kern::runtime {
 class WeightLoader {
  public:
   /// Bytes that one copy moves at most, and so each of a thread's two pieces of pinned memory.
-  static constexpr int64_t kSliceBytes = int64_t{8} << 20;
+  static constexpr int64_t kSliceBytes = int64_t{2} << 20;
 
   WeightLoader(const cuda::Context& context, int threads, Log log)
       : context_(context), log_(std::move(log)), pool_(threads) {}

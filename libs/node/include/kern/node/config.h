@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kern/base/log.h"
@@ -30,7 +32,7 @@ struct DaemonConfig {
   int chunk = 0;     ///< rows of a prefill item; 0: the manifest's bound
   int max_seqs = 0;  ///< sequences of an item; 0: the manifest's bound
   int threads = 1;
-  std::string device = "host";
+  std::optional<int> gpu;  ///< --device gpu:N; absent: the host
 
   std::string host = "127.0.0.1";  ///< where the HTTP API listens
   int port = 8000;
@@ -56,6 +58,9 @@ struct DaemonConfig {
   Level log_level = Level::info;
   std::filesystem::path trace;  ///< write spans here on exit
 };
+
+/// "host" is no GPU, "gpu:N" that one. Kind caller for anything else.
+Result<std::optional<int>> parse_device(std::string_view word);
 
 /// Reads argv. An empty `help` means the config is good; else print `help` and exit 0.
 /// A caller error names the flag, what was expected and what was got.

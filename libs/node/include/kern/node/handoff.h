@@ -8,17 +8,29 @@
 #include "kern/base/bytes.h"
 #include "kern/engine/messages.h"
 #include "kern/manifest/verify.h"
+#include "kern/runtime/runtime.h"
 
 namespace kern::node {
 
 /// What a group says of its states, from its manifest. Host and fixed states do not travel.
 std::vector<engine::HandoffState> describe_states(const manifest::Verified& manifest);
 
-/// One process's memory of a state, as Runtime::state gives it.
+/// One process's memory of a state, or a copy of one sequence's part of it.
 struct StateMemory {
   MutableByteSpan bytes;
   int64_t page_tokens = 64;
 };
+
+/// A state of a runtime whose memory this process does not see, as a hand-off takes it: one
+/// sequence's pages, or its slot, copied out and counted from 0.
+struct StateImage {
+  std::vector<std::byte> bytes;
+  engine::Place place;
+};
+/// Of a sequence of `tokens` tokens; `bytes` is the stage's own of a token or a line.
+Result<StateImage> copy_out(runtime::Runtime& runtime, const engine::HandoffState& state,
+                            int64_t bytes, int64_t page_tokens, const engine::Place& from,
+                            uint32_t tokens);
 
 /// A part as pieces of a stage's memory, and packed rows where a rank's rows do not lie together.
 struct CutPart {
@@ -32,7 +44,15 @@ Result<CutPart> cut_part(const engine::HandoffState& state, int64_t stage_bytes,
                          const engine::Place& from, uint32_t tokens, uint32_t member,
                          uint32_t members);
 
+/// Part of a state's memory.
+struct StateRange {
+  int64_t offset = 0, size = 0;
+};
 /// Where the member's own part of a state lies, in the order of the part's bytes.
+std::vector<StateRange> ranges_of_part(const engine::HandoffState& state, int64_t page_tokens,
+                                       const engine::Place& to, uint32_t tokens, uint32_t member,
+                                       uint32_t members);
+/// The same as memory of this process.
 std::vector<MutableByteSpan> place_part(const engine::HandoffState& state, StateMemory memory,
                                         const engine::Place& to, uint32_t tokens, uint32_t member,
                                         uint32_t members);

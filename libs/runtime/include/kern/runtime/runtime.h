@@ -2,7 +2,8 @@
 /// Loads a verified manifest, its pinned modules and a checkpoint, and runs programs blindly.
 /// It knows no model: buffers, states and programs are found once by name and then by handle. The
 /// manifest says on which device: the host (CPU modules, threads of this process) or a GPU.
-/// Thread safety: one thread at a time per Runtime; several Runtimes are independent.
+/// Thread safety: one thread at a time per Runtime, but for what says otherwise; several Runtimes
+/// are independent.
 /// Ownership: the checkpoint's catalog must outlive `load` only, unless Options::weights_in_place;
 /// peer groups must outlive the Runtime.
 /// Does not: decide what to run, or where a sequence's state lies.
@@ -87,7 +88,9 @@ class Runtime {
   /// Bytes of a whole state; nothing when unknown. A paged state is pages x page_tokens x
   /// bytes_per_token, a per-sequence state slots x bytes_per_seq.
   virtual std::optional<int64_t> state_bytes(std::string_view name) const = 0;
-  /// Part of a state, as everything enqueued leaves it. Kind caller when it has no such bytes.
+  /// Part of a state, apart from what is enqueued: of bytes that no work under way touches, as
+  /// everything that was synchronized has left them. From any thread. Kind caller when the state
+  /// has no such bytes.
   virtual Result<void> read_state(std::string_view name, int64_t offset, MutableByteSpan to) = 0;
   virtual Result<void> write_state(std::string_view name, int64_t offset, ByteSpan from) = 0;
   /// The bytes themselves where the device is the host; empty when unknown or on a GPU.
