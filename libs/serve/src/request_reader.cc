@@ -16,6 +16,9 @@ namespace http = boost::beast::http;
 namespace {
 
 constexpr size_t kRequestIdBytesMax = 128;
+// "0\r\n\r\n": a chunked body that is not over has at least as many bytes to come, and the parser
+// asserts that it is not given fewer of its last chunk.
+constexpr size_t kLastChunkBytes = 5;
 
 std::string text(boost::beast::string_view view) {
   return {view.data(), view.size()};
@@ -84,6 +87,8 @@ RequestReader::Step RequestReader::read(std::string& bytes) {
   if (!started_) bytes.erase(0, std::min(bytes.find_first_not_of("\r\n"), bytes.size()));
   if (bytes.empty()) return Step::more;
   started_ = true;
+  if (has_head_ && parser_->chunked() && !parser_->is_done() && bytes.size() < kLastChunkBytes)
+    return Step::more;
   size_t used = 0;
   boost::system::error_code error;
   while (used < bytes.size() && !error && !parser_->is_done()) {
