@@ -92,7 +92,8 @@ def check_file(path: pathlib.Path, root: pathlib.Path, lib: str, table: dict, kn
     return problems
 
 
-DEVICE_LADDER = {"common": [], "ptx": ["common"], "mma": ["common", "ptx"], "comm": ["common", "ptx"]}
+DEVICE_LADDER = {"common": [], "ptx": ["common"], "mma": ["common", "ptx"], "comm": ["common", "ptx"],
+                 "kda": ["common", "ptx", "mma"], "mla": ["common", "ptx", "mma"]}
 CUDA_HEADERS = re.compile(r"(cuda_\w+|cooperative_groups|mma)\.h|stdint\.h")
 
 

@@ -8,6 +8,8 @@ namespace kern_device {
 
 void norm_family(Suite& suite);
 void act_family(Suite& suite);
+void kda_family(Suite& suite);
+void mla_family(Suite& suite);
 void moe_family(Suite& suite);
 void head_family(Suite& suite);
 
@@ -17,10 +19,8 @@ struct Family {
 };
 
 inline constexpr Family kFamilies[] = {
-    {"norm", norm_family},
-    {"act", act_family},
-    {"moe", moe_family},
-    {"head", head_family},
+    {"norm", norm_family}, {"act", act_family}, {"kda", kda_family},
+    {"mla", mla_family},   {"moe", moe_family}, {"head", head_family},
 };
 
 }  // namespace kern_device

@@ -16,6 +16,7 @@
 #include "kern/cuda/graph.h"
 #include "kern/cuda/launch.h"
 #include "kern/cuda/memory.h"
+#include "kern/cuda/tensormap.h"
 #include "kern/runtime/host_module.h"
 
 namespace kern_device {
@@ -95,6 +96,12 @@ class Arg {
     arg.scalar_ = static_cast<int32_t>(value);
     return arg;
   }
+  /// A tensor map, which the device alone reads.
+  static Arg map(const kern::cuda::api::TensorMap& value) {
+    Arg arg;
+    arg.scalar_ = value;
+    return arg;
+  }
   static Arg f32(double value) {
     Arg arg;
     arg.scalar_ = static_cast<float>(value);
@@ -109,12 +116,13 @@ class Arg {
   bool is_scalar() const { return !std::holds_alternative<std::monostate>(scalar_); }
   const void* scalar() const {
     if (const auto* value = std::get_if<int32_t>(&scalar_)) return value;
+    if (const auto* value = std::get_if<kern::cuda::api::TensorMap>(&scalar_)) return value;
     return std::get_if<float>(&scalar_);
   }
 
   std::byte* host_ = nullptr;
   kern::cuda::api::Pointer device_ = 0;
-  std::variant<std::monostate, int32_t, float> scalar_;
+  std::variant<std::monostate, int32_t, float, kern::cuda::api::TensorMap> scalar_;
 };
 
 inline Arg i32(int64_t value) {
@@ -143,6 +151,10 @@ class Gpu {
 
   /// Memory of random bits (of `pattern` repeated), for a bench.
   DeviceOnly repeated(std::span<const std::byte> pattern, int64_t bytes);
+
+  Arg tensormap(kern::cuda::api::Pointer address, const kern::cuda::TensormapShape& shape) {
+    return Arg::map(must(kern::cuda::encode_tensormap(*driver_, address, shape)));
+  }
 
   const kern::cuda::Context& context() const { return context_; }
   const kern::cuda::Stream& stream() const { return stream_; }

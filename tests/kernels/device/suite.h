@@ -48,6 +48,8 @@ class Check {
     return Buffer(gpu_, std::vector<std::byte>(count * sizeof(T), std::byte{poison}));
   }
 
+  Gpu& gpu() { return gpu_; }
+
   // ---- running ----
   void device(const Kernel& kernel, const Args& args) {
     gpu_.launch(kernel, args);
