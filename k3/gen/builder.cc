@@ -42,6 +42,10 @@ m::ParamType p_f32() {
   return m::ParamType::scalar(m::ParamType::What::f32);
 }
 
+m::ParamType p_bytes(int64_t bytes) {
+  return {m::ParamType::What::bytes, m::Direction::in, m::Dtype::bf16, bytes};
+}
+
 m::Launch launch(const std::string& module, const std::string& entry, std::vector<m::Expr> grid,
                  int64_t shared_bytes) {
   while (grid.size() < 3) grid.push_back(m::Expr::constant(1));

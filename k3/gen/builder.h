@@ -39,6 +39,7 @@ m::ParamType in_state();
 m::ParamType inout_state();
 m::ParamType p_i32();
 m::ParamType p_f32();
+m::ParamType p_bytes(int64_t bytes);  ///< passed by value
 
 /// How an op is implemented.
 struct Body {

@@ -8,7 +8,6 @@ using m::Dtype;
 
 namespace {
 
-constexpr int64_t kBlocks = 16;               // of every collective: they share the mailboxes
 constexpr int64_t kBoxFloatsMax = 64 * 1024;  // a larger letter goes in several rounds
 constexpr int64_t kThreads = 512;
 
@@ -22,7 +21,7 @@ m::ParamType p_i64() {
 /// kernels/device/comm say, and everyone's addresses of the first two.
 void Emitter::mailboxes() {
   const int64_t part = (c_.latent + c_.hidden) * l_.rows_max;  // the largest all-reduce
-  const int64_t share = (part + 4 * kBlocks - 1) / (4 * kBlocks) * 4;
+  const int64_t share = (part + 4 * l_.collective_blocks - 1) / (4 * l_.collective_blocks) * 4;
   const int64_t box = std::min(share, kBoxFloatsMax);
   const auto carry = [this](const char* name, Dtype dtype, std::vector<m::Dim> shape, bool shared) {
     m::Buffer buffer;
@@ -43,7 +42,7 @@ void Emitter::mailboxes() {
     buffer.group = kGroup;
     b_.buffer(std::move(buffer));
   };
-  const m::Dim ranks = m::Dim::of(l_.ranks), blocks = m::Dim::of(kBlocks);
+  const m::Dim ranks = m::Dim::of(l_.ranks), blocks = m::Dim::of(l_.collective_blocks);
   carry("mail", Dtype::f32, {m::Dim::of(2), ranks, blocks, m::Dim::of(box)}, true);
   carry("mail_flags", Dtype::u32, {ranks, blocks}, true);
   carry("mail_letters", Dtype::u32, {blocks}, false);
@@ -64,7 +63,8 @@ void Emitter::collective_op(const std::string& name, BuiltIn built_in,
   if (t_.has_mailboxes()) {
     op.params.insert(op.params.end(), {inout(Dtype::f32), inout(Dtype::u32), inout(Dtype::u32),
                                        in(Dtype::u64), in(Dtype::u64), p_i32(), p_i32(), p_i32()});
-    made = launch("comm-collective", "kern_" + name + "_f32", {m::Expr::constant(kBlocks)});
+    made = launch("comm-collective", "kern_" + name + "_f32",
+                  {m::Expr::constant(l_.collective_blocks)});
     made.block = {kThreads, 1, 1};
   } else {
     // A reduction in place sends what it receives.

@@ -21,7 +21,7 @@ constexpr const char* kVersion = "1";
 const char* const kFamilies[] = {"norm", "act", "kda", "mla", "moe", "head"};
 
 struct Bounds {
-  int64_t seqs, ctx, chunk, pack;
+  int64_t seqs, ctx, chunk, pack, collective_blocks;
 };
 
 Result<int64_t> bound(const char* flag, std::optional<int64_t> given, int64_t usual, int64_t max) {
@@ -38,7 +38,8 @@ Result<Bounds> bounds_of(const Config& config, const Limits& limits) {
                       config.context_max));
   KERN_TRY(chunk, bound("--chunk", limits.chunk, usual_chunk, kRowsMax));
   KERN_TRY(pack, bound("--pack", limits.pack, std::min<int64_t>(16, chunk), chunk));
-  return Bounds{seqs, ctx, chunk, pack};
+  KERN_TRY(blocks, bound("--collective-blocks", limits.collective_blocks, 16, 128));
+  return Bounds{seqs, ctx, chunk, pack, blocks};
 }
 
 m::Manifest base(const Config& config, const Options& options, const Target& target,
@@ -195,6 +196,7 @@ Result<m::Manifest> decode(const Config& config, const Options& options, int64_t
   Layout layout;
   layout.spelled_out = options.spelled_out;
   layout.ranks = ranks;
+  layout.collective_blocks = bounds.collective_blocks;
   layout.rows_max = bounds.seqs;
   layout.seqs_max = bounds.seqs;
   layout.ctx_max = bounds.ctx;

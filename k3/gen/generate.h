@@ -20,6 +20,9 @@ struct Limits {
   std::optional<int64_t> ctx_max;   ///< positions of one sequence
   std::optional<int64_t> chunk;     ///< rows of a prefill call
   std::optional<int64_t> pack;      ///< sequences of a prefill call
+  /// Blocks of a collective on device cuda; few where several ranks share a GPU, because blocks
+  /// that wait for a peer keep room that the peer's own kernels need.
+  std::optional<int64_t> collective_blocks;
 };
 
 struct Options {

@@ -27,6 +27,9 @@ constexpr const char* kUsage =
     "  --plain     device cuda, no extension of version 7: greedy, NCCL, no snapshots\n"
     "  --modules   folder of the kernels to pin (default: this build's own)\n"
     "  --model     the manifest's label (default: the config's name, or its folder's)\n"
+    "  --collective-blocks  of a collective of decode on cuda (default 16; 2 where eight ranks "
+    "share\n"
+    "              one GPU)\n"
     "  --max-seqs  sequences of a decode step    --max-ctx  positions of one sequence\n"
     "  --chunk     rows of a prefill call        --pack     sequences of a prefill call\n"
     "  --binds     experts as series (the default), or plain: a segment each, as version 7 has "
@@ -51,8 +54,9 @@ Result<void> check_command(const std::string& command, const Flags& flags) {
 
 Result<Flags> parse_flags(int argc, char** argv) {
   static constexpr const char* kKnown[] = {
-      "--config",  "--device", "-o",     "--out",    "--modules", "--model", "--max-seqs",
-      "--max-ctx", "--chunk",  "--pack", "--stages", "--cut-at",  "--ranks", "--binds"};
+      "--config",   "--device",  "-o",      "--out",  "--modules",           "--model",
+      "--max-seqs", "--max-ctx", "--chunk", "--pack", "--collective-blocks", "--stages",
+      "--cut-at",   "--ranks",   "--binds"};
   Flags flags;
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
@@ -132,7 +136,8 @@ Result<k3::Options> options_of(const Flags& flags) {
   KERN_TRY(ctx, number(flags, "--max-ctx"));
   KERN_TRY(chunk, number(flags, "--chunk"));
   KERN_TRY(pack, number(flags, "--pack"));
-  options.limits = {seqs, ctx, chunk, pack};
+  KERN_TRY(blocks, number(flags, "--collective-blocks"));
+  options.limits = {seqs, ctx, chunk, pack, blocks};
   return options;
 }
 

@@ -19,7 +19,8 @@ struct Layout {
   int64_t seqs_max = 0;  ///< bound of `seqs`
   int64_t ctx_max = 0;   ///< positions of one sequence
   bool logits_output = false;
-  bool spelled_out = false;  ///< experts bind without extension `series`
+  bool spelled_out = false;        ///< experts bind without extension `series`
+  int64_t collective_blocks = 16;  ///< of every collective over mailboxes, which they share
 };
 
 /// The ops that kernels implement. Each one's parameters stand where the emitter declares it.

@@ -10,7 +10,10 @@ using m::Dtype;
 namespace {
 
 constexpr int64_t kMultiprocessors = 132;  // where a grid is free, it fills this many
+constexpr int64_t kSharedOfMultiprocessor = 228 * 1024;
 constexpr int64_t kTileRowsFew = 8, kTileRowsMany = 64;
+constexpr int64_t kSplitRowsMax = 256;  // rows that attend_split takes
+constexpr int64_t kMergeFewMax = 64;    // rows up to which merge takes its small block
 
 m::Literal i32_literal(int64_t value) {
   return {m::Literal::Type::i32, value, 0};
@@ -51,9 +54,19 @@ class CudaTarget final : public Target {
 
  private:
   int64_t kda_heads() const { return c_.kda_heads / l_.ranks; }
-  std::string kda(const char* name, bool taps = true) const;
-  std::string mla(const char* name, std::initializer_list<const char*> defines) const;
+  std::string kda(const char* name) const;
+  /// A size that a variant is built for, and the one it has unless a key says otherwise.
+  struct Define {
+    const char* name;
+    int64_t value, usual;
+  };
+  std::string mla(const char* name, std::initializer_list<Define> defines) const;
+  Define lora() const { return {"MLA_LORA", c_.kv_lora, 512}; }
+  Define rope() const { return {"MLA_ROPE", c_.rope, 64}; }
+  Define nope() const { return {"MLA_NOPE", c_.nope, 128}; }
+  Define v() const { return {"MLA_V", c_.v_dim, 128}; }
 
+  Body mix(const char* entry, int64_t sources) const;
   Body norm(const char* module, const char* entry, int64_t threads) const;
   m::Launch kda_prep() const;
   m::Launch kda_recurrence(bool snapshot) const;
@@ -67,34 +80,43 @@ class CudaTarget final : public Target {
   m::Launch moe_down(int64_t tile_rows) const;
   m::Launch only_for(m::Launch launch, int64_t tile_rows) const;
   Body attend(bool one_row) const;
+  Body attend_rows() const;
+  Body attend_split() const;
+  m::Pack cache_map() const;
   Body merge() const;
+  Body sample() const;
 
   const Config& c_;
   const Layout l_;
   const bool is_plain_;
 };
 
-std::string CudaTarget::kda(const char* name, bool taps) const {
-  std::string key = fmt::format("kda-{}+KDA_DIM={}", name, c_.kda_dim);
-  if (taps) key += fmt::format("+KDA_TAPS={}", c_.taps);
+/// Defines that have the released model's value are left out of a key.
+std::string CudaTarget::kda(const char* name) const {
+  std::string key = fmt::format("kda-{}", name);
+  if (c_.kda_dim != 128) key += fmt::format("+KDA_DIM={}", c_.kda_dim);
+  if (c_.taps != 4) key += fmt::format("+KDA_TAPS={}", c_.taps);
   return key;
 }
 
-std::string CudaTarget::mla(const char* name, std::initializer_list<const char*> defines) const {
+std::string CudaTarget::mla(const char* name, std::initializer_list<Define> defines) const {
   std::string key = fmt::format("mla-{}", name);
-  for (const std::string_view define : defines) {
-    const int64_t value = define == "MLA_LORA"    ? c_.kv_lora
-                          : define == "MLA_ROPE"  ? c_.rope
-                          : define == "MLA_NOPE"  ? c_.nope
-                          : define == "MLA_HEADS" ? c_.heads
-                                                  : c_.v_dim;
-    key += fmt::format("+{}={}", define, value);
-  }
+  for (const Define& define : defines)
+    if (define.value != define.usual) key += fmt::format("+{}={}", define.name, define.value);
   return key;
 }
 
 Body CudaTarget::norm(const char* module, const char* entry, int64_t threads) const {
   return {{}, {on(module, entry, {threads, 1, 1}, {m::Expr::of_var(kTokens)})}};
+}
+
+/// As many blocks as fit at once: each copies its next row in while it works on one.
+Body CudaTarget::mix(const char* entry, int64_t sources) const {
+  const int64_t threads = threads_for(c_.hidden, 16, 448), shared = (sources + 1) * threads * 32;
+  const int64_t fit = std::clamp<int64_t>(kSharedOfMultiprocessor / (shared + 8192), 1, 4);
+  return {{},
+          {on(fmt::format("norm-mix_rms+BANK={}", sources), entry, {threads, 1, 1},
+              {of(kMultiprocessors * fit)}, shared)}};
 }
 
 // ---- KDA ----
@@ -145,7 +167,7 @@ m::Launch CudaTarget::kda_windows(bool snapshot) const {
 m::Launch CudaTarget::kda_out() const {
   const m::ParamType i = p_i32();
   return with(
-      on(kda("out", false), "kern_kda_out", {256, 1, 1},
+      on(kda("out"), "kern_kda_out", {256, 1, 1},
          {m::Expr::of_var(kTokens), of((kda_heads() + 7) / 8)}),
       {in(Dtype::f32), in(Dtype::bf16), in(Dtype::f32), out(Dtype::bf16), i, i, i, i, p_f32(), i},
       {scratch("o"), param(kX), param(kONorm), param(kY), param(kHeads), param(kDim),
@@ -259,46 +281,129 @@ Body CudaTarget::routed() const {
 
 // ---- MLA ----
 
+/// Where a variant is pinned for the sizes, tensor cores; the plain form serves any.
 Body CudaTarget::attend(bool one_row) const {
-  (void)one_row;
+  const bool tensor_cores = c_.kv_lora == 512 && c_.rope == 64 && (c_.heads == 96 || c_.heads == 8);
+  if (!tensor_cores)
+    return {{},
+            {on("mla-attend_any", "kern_mla_attend_any", {128, 1, 1},
+                {m::Expr::of_var(kTokens), of(c_.heads)})}};
+  return one_row && l_.rows_max <= kSplitRowsMax ? attend_split() : attend_rows();
+}
+
+namespace {
+
+enum AttendParam : int64_t { kCache = 1, kCu = 3, kSeqLens = 4, kPart = 5, kHeadCount = 6 };
+enum AttendRank : int64_t { kOwnRank = 12, kRankCount, kRowCount, kSeqCount, kAttendParams };
+
+/// The op's own parameters in order.
+std::vector<m::LaunchArg> attend_args() {
+  std::vector<m::LaunchArg> args;
+  for (int64_t i = 0; i < kAttendParams; ++i) args.push_back(param(i));
+  return args;
+}
+
+std::vector<m::ParamType> attend_params() {
+  const m::ParamType w = in(Dtype::bf16), n = in(Dtype::i32), i = p_i32();
+  return {w, in_state(), n, n, n, out(Dtype::f32), i, i, i, i, i, p_f32(), i, i, i, i};
+}
+
+}  // namespace
+
+/// The latent rows of every page as TMA sees them.
+m::Pack CudaTarget::cache_map() const {
+  m::Tensormap map;
+  map.param = kCache;
+  map.dtype = "bf16";
+  map.dims = {c_.kv_width(), 0};
+  map.strides = {c_.kv_width() * 2};
+  map.box = {64, 64};
+  map.swizzle = 128;
+  m::Pack pack;
+  pack.size = 128;
+  pack.fields.push_back({0, {}, map});
+  return pack;
+}
+
+Body CudaTarget::attend_rows() const {
+  std::vector<m::ParamType> params = attend_params();
+  std::vector<m::LaunchArg> args = attend_args();
+  params.push_back(p_bytes(128));
+  args.push_back(cache_map());
   return {{},
-          {on("mla-attend_any", "kern_mla_attend_any", {128, 1, 1},
-              {m::Expr::of_var(kTokens), of(c_.heads)})}};
+          {with(on(fmt::format("mla-attend+MLA_HEADS={}", c_.heads), "kern_mla_attend", {384, 1, 1},
+                   {m::Expr::of_var(kTokens)}, c_.heads == 96 ? 228544 : 121024),
+                std::move(params), std::move(args))}};
+}
+
+Body CudaTarget::attend_split() const {
+  std::vector<m::ParamType> params = attend_params();
+  std::vector<m::LaunchArg> args = attend_args();
+  params.insert(params.end(), {out(Dtype::f32), p_bytes(128)});
+  args.insert(args.end(), {scratch("segments"), cache_map()});
+  const std::string module = fmt::format("mla-attend_split+MLA_HEADS={}", c_.heads);
+  m::Launch split = with(
+      on(module, "kern_mla_attend_split", {384, 1, 1}, {of(120)}, c_.heads == 96 ? 231616 : 124096),
+      std::move(params), std::move(args));
+  split.cluster = {4, 1, 1};
+  const m::ParamType n = in(Dtype::i32), i = p_i32();
+  m::Launch join = with(
+      on(module, "kern_mla_attend_join", {128, 1, 1}, {m::Expr::of_var(kTokens), of(c_.heads)}),
+      {in(Dtype::f32), n, n, inout(Dtype::f32), i, i, i, i, i},
+      {scratch("segments"), param(kCu), param(kSeqLens), param(kPart), param(kHeadCount),
+       param(kOwnRank), param(kRankCount), param(kRowCount), param(kSeqCount)});
+  return {{{"segments",
+            Dtype::f32,
+            {m::Dim::of_var(kTokens), m::Dim::of(30), m::Dim::of(c_.heads),
+             m::Dim::of(c_.kv_lora + 2)}}},
+          {std::move(split), std::move(join)}};
 }
 
 Body CudaTarget::merge() const {
   Body body;
   for (const int64_t rows : {int64_t{16}, int64_t{64}}) {
-    m::Launch made =
-        on(mla("merge", {"MLA_LORA", "MLA_NOPE", "MLA_V"}) + fmt::format("+MLA_ROWS={}", rows),
-           "kern_mla_merge", {256, 1, 1}, {of(c_.heads / l_.ranks), blocks_of(kTokens, rows)},
-           rows * c_.kv_lora * 2 + 256 * c_.v_dim);
-    m::When when;
-    when.var = kTokens;
-    if (rows == 16)
-      when.max = 64;
-    else
-      when.min = 65;
-    if (l_.rows_max > 64) made.when = when;
-    if (rows == 16 || l_.rows_max > 64) body.launches.push_back(std::move(made));
+    const bool few = rows == 16;
+    if (!few && l_.rows_max <= kMergeFewMax) break;
+    const int64_t z = few && c_.v_dim > 64 ? 2 : 1;
+    const int64_t steps = few ? c_.kv_lora / 64 : std::min<int64_t>(c_.kv_lora / 64, 3);
+    m::Launch made = on(
+        mla("merge", {lora(), rope(), nope(), v()}) + fmt::format("+MLA_ROWS={}", rows),
+        "kern_mla_merge", {256, 1, 1}, {of(c_.heads / l_.ranks), blocks_of(kTokens, rows), of(z)},
+        rows * c_.kv_lora * 2 + 128 * steps * (c_.v_dim / z));
+    if (l_.rows_max > kMergeFewMax) {
+      m::When when;
+      when.var = kTokens;
+      if (few)
+        when.max = kMergeFewMax;
+      else
+        when.min = kMergeFewMax + 1;
+      made.when = when;
+    }
+    body.launches.push_back(std::move(made));
   }
   return body;
 }
 
 // ---- all ----
 
+Body CudaTarget::sample() const {
+  m::Launch made = on("head-sample", "kern_sample", {512, 1, 1}, {of(8), m::Expr::of_var(kSeqs)},
+                      (c_.vocab + 31) / 32 * 16);
+  made.cluster = {8, 1, 1};
+  return {{}, {std::move(made)}};
+}
+
 Body CudaTarget::body(Work work, int64_t sources) const {
-  const int64_t row = threads_for(c_.hidden, 8, 1024), half_row = threads_for(c_.hidden, 16, 448);
-  const std::string mix = fmt::format("norm-mix_rms+BANK={}", sources);
+  const int64_t row = threads_for(c_.hidden, 8, 1024);
   switch (work) {
     case Work::embed:
       return norm("norm-stream", "kern_embed", row);
     case Work::rms:
       return norm("norm-rms", "kern_rms", row);
     case Work::mix_rms:
-      return norm(mix.c_str(), "kern_mix_rms", half_row);
+      return mix("kern_mix_rms", sources);
     case Work::mix_rms_last:
-      return {{}, {on(mix, "kern_mix_rms_last", {half_row, 1, 1}, {m::Expr::of_var(kSeqs)})}};
+      return mix("kern_mix_rms_last", sources);
     case Work::copy_rows:
       return norm("norm-stream", "kern_copy_rows", row);
     case Work::land:
@@ -326,8 +431,7 @@ Body CudaTarget::body(Work work, int64_t sources) const {
               {on("mla-prep", "kern_mla_prep", {256, 1, 1}, {m::Expr::of_var(kTokens), of(2)})}};
     case Work::mla_absorb:
       return {{},
-              {on(mla("absorb", {"MLA_LORA", "MLA_ROPE", "MLA_NOPE", "MLA_V"}), "kern_mla_absorb",
-                  {256, 1, 1},
+              {on(mla("absorb", {lora(), rope(), nope(), v()}), "kern_mla_absorb", {256, 1, 1},
                   {of(c_.heads), blocks_of(kTokens, 64),
                    of(c_.kv_lora / std::min<int64_t>(c_.kv_lora, 128))})}};
     case Work::mla_attend_step:
@@ -343,7 +447,7 @@ Body CudaTarget::body(Work work, int64_t sources) const {
     case Work::argmax:
       return {{}, {on("head-argmax", "kern_argmax", {1024, 1, 1}, {m::Expr::of_var(kSeqs)})}};
     case Work::sample:
-      return {{}, {on("head-sample", "kern_sample", {1024, 1, 1}, {m::Expr::of_var(kSeqs)})}};
+      return sample();
   }
   return {};
 }

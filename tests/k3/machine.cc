@@ -17,8 +17,9 @@ using namespace kern;
 namespace {
 
 std::string config_text(const std::string& name) {
-  auto text =
-      read_file(std::string(KERN_SOURCE_DIR) + "/k3/configs/" + name + ".json", size_t{1} << 20);
+  const char* carried = std::getenv("KERN_TEST_CONFIGS");
+  const std::string folder = carried ? carried : std::string(KERN_SOURCE_DIR) + "/k3/configs";
+  auto text = read_file(folder + "/" + name + ".json", size_t{1} << 20);
   if (!text) FAIL(text.error().text());
   return *text;
 }
@@ -60,11 +61,17 @@ const safetensors::Catalog& checkpoint_of(const std::string& name) {
   return checkpoints.get(name);
 }
 
-k3::Options options(const std::string& model) {
+std::filesystem::path modules_of(Device device) {
+  const char* carried = std::getenv("KERN_TEST_MODULES");
+  const std::filesystem::path root = carried ? carried : KERN_BUILD_DIR "/lib/kern";
+  return device == Device::host ? root : root / "cuda";
+}
+
+k3::Options options(const std::string& model, Device device) {
   k3::Options options;
   options.model = model;
-  auto modules =
-      k3::pinned_modules(kern::manifest::Device::host, std::string(KERN_BUILD_DIR) + "/lib/kern");
+  options.device = device;
+  auto modules = k3::pinned_modules(device, modules_of(device));
   if (!modules) FAIL(modules.error().text());
   options.modules = *modules;
   options.limits.seqs_max = 4;
@@ -85,9 +92,11 @@ Machine::Machine(manifest::Verified manifest, const safetensors::Catalog& catalo
                  const Place& place)
     : manifest_(std::move(manifest)), place_(place) {
   runtime::Options options;
-  options.module_dirs = {std::string(KERN_BUILD_DIR) + "/lib/kern"};
+  options.module_dirs = {modules_of(manifest_->device)};
   options.capacity = {1 + 4 * kPagesEach, 64, 8};
   if (place.peers != nullptr) options.peers["tp"] = place.peers;
+  // Ranks of one process share a context, and making a graph may wait for kernels that wait for us.
+  options.eager = place.ranks > 1;
   auto runtime = runtime::Runtime::load(manifest_, &catalog, options, Log("test", Level::error));
   if (!runtime) FAIL(runtime.error().text());
   runtime_ = std::move(*runtime);
@@ -141,8 +150,15 @@ std::vector<float> Machine::logits(size_t seq) {
 }
 
 std::vector<std::byte> Machine::state(const std::string& name) {
-  const auto bytes = runtime_->state(name);
-  return {bytes.begin(), bytes.end()};
+  std::vector<std::byte> bytes(static_cast<size_t>(runtime_->state_bytes(name).value_or(0)));
+  const auto done = runtime_->read_state(name, 0, bytes);
+  if (!done) FAIL(done.error().text());
+  return bytes;
+}
+
+void Machine::set_state(const std::string& name, const std::vector<std::byte>& bytes) {
+  const auto done = runtime_->write_state(name, 0, bytes);
+  if (!done) FAIL(done.error().text());
 }
 
 Tokens prompt(uint64_t seed, size_t count, int64_t vocab) {

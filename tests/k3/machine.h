@@ -1,5 +1,5 @@
 #pragma once
-/// A generated manifest on the host runtime, driven by hand: rows of sequences in, tokens out.
+/// A generated manifest on a runtime, driven by hand: rows of sequences in, tokens out.
 /// Thread safety: one thread each.
 
 #include <filesystem>
@@ -20,8 +20,12 @@ using Tokens = std::vector<int32_t>;
 k3::Config config_of(const std::string& name);
 /// A random checkpoint of it, written once for each run of the tests.
 const kern::safetensors::Catalog& checkpoint_of(const std::string& name);
-/// Options with the build's modules and small bounds.
-k3::Options options(const std::string& model);
+using Device = kern::manifest::Device;
+/// Where the device's modules are: the build's own, or below $KERN_TEST_MODULES where tests are
+/// carried to another machine.
+std::filesystem::path modules_of(Device device);
+/// Options with the device's modules and small bounds.
+k3::Options options(const std::string& model, Device device = Device::host);
 /// The manifest checked, or a failed test.
 kern::manifest::Verified verified(kern::Result<kern::manifest::Manifest> manifest);
 
@@ -57,6 +61,7 @@ class Machine {
   /// Logits of the call's sequence `seq`.
   std::vector<float> logits(size_t seq = 0);
   std::vector<std::byte> state(const std::string& name);
+  void set_state(const std::string& name, const std::vector<std::byte>& bytes);
 
  private:
   template <class T>

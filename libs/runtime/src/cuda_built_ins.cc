@@ -189,9 +189,18 @@ Result<LoweredBuiltIn> lower_cuda_built_in(const LaunchSource& source, CudaBuilt
   }
   KERN_TRY(product, product_of(*row, source.args));
   if (room == nullptr) return out;
+  const size_t known = room->matmuls();
   KERN_TRY(matmul,
            with_context(room->matmul(product, *source.args[3].cell, pinned_of(source.launch)),
                         "`extern:{}`", source.built_in_name()));
+  // The first run loads the library's code, which may wait for all that runs: not while ranks wait
+  // for each other. One row of whatever stands there; nobody has read the result yet.
+  if (room->matmuls() != known) {
+    const auto address = [&](size_t arg) {
+      return static_cast<cuda::api::Pointer>(*source.args[arg].cell);
+    };
+    KERN_TRY_VOID(matmul->run(room->stream(), 1, address(0), address(1), address(2)));
+  }
   out.run = std::make_unique<Gemm>(*matmul, room->stream());
   return out;
 }
