@@ -25,7 +25,9 @@ struct LayoutSize {
 /// Algorithms are numbers; what each refuses is the test's to say.
 struct FakeBlas {
   std::vector<uint64_t> candidates;
+  std::map<uint64_t, std::vector<uint64_t>> candidates_at;  // of one number of rows
   std::map<uint64_t, int32_t> split_k;
+  std::map<uint64_t, uint8_t> bits;  // what an algorithm's product begins with
   std::map<uint64_t, std::set<uint64_t>> refused_rows;
   uint64_t asked_rows = 0;
   uint64_t ran = 0, ran_rows = 0;
@@ -73,8 +75,10 @@ blas_api::Table table() {
                        blas_api::Layout, blas_api::Layout, blas_api::Preference, int wanted,
                        blas_api::HeuristicResult* results, int* found) {
     fake->asked_rows = size_of(a).columns;
-    *found = std::min(wanted, static_cast<int>(fake->candidates.size()));
-    for (int i = 0; i < *found; ++i) results[i].algo.data[0] = fake->candidates[i];
+    const auto own = fake->candidates_at.find(fake->asked_rows);
+    const auto& list = own == fake->candidates_at.end() ? fake->candidates : own->second;
+    *found = std::min(wanted, static_cast<int>(list.size()));
+    for (int i = 0; i < *found; ++i) results[i].algo.data[0] = list[static_cast<size_t>(i)];
     return 0;
   };
   t.algo_init = [](blas_api::Handle, int, int, int, int, int, int, int id, blas_api::Algo* algo) {
@@ -93,10 +97,12 @@ blas_api::Table table() {
     return fake->refused_rows[algo->data[0]].contains(size_of(a).columns) ? kNotSupported : 0;
   };
   t.matmul = [](blas_api::Handle, blas_api::Desc, const void*, const void*, blas_api::Layout,
-                const void*, blas_api::Layout a, const void*, const void*, blas_api::Layout, void*,
-                blas_api::Layout, const blas_api::Algo* algo, void*, size_t, cuda::api::Stream) {
+                const void*, blas_api::Layout a, const void*, const void*, blas_api::Layout,
+                void* d, blas_api::Layout, const blas_api::Algo* algo, void*, size_t,
+                cuda::api::Stream) {
     fake->ran = algo->data[0];
     fake->ran_rows = size_of(a).columns;
+    if (d != nullptr) *static_cast<uint8_t*>(d) = fake->bits[fake->ran];
     return 0;
   };
   return t;
@@ -174,6 +180,44 @@ TEST_CASE("a pinned algorithm is taken as it is, or refused with the rows that i
     CHECK(refused.error().message ==
           "the pinned algorithm does not fit 17 rows of n 48, k 64: cublasLtMatmulAlgoCheck: "
           "CUBLAS_STATUS_NOT_SUPPORTED (15)");
+  }
+  CHECK(f.own.live == 0);
+}
+
+TEST_CASE("a class of row counts takes a faster algorithm only where its bits are the base's",
+          "[cuda][blas]") {
+  Fixture f;
+  f.own.candidates = {9};
+  f.own.candidates_at[16] = {20, 21, 22, 9};  // the fastest has other bits
+  f.own.candidates_at[64] = {23};             // hardly faster
+  f.own.candidates_at[200] = {24};            // refused for a number of rows of the class
+  f.own.bits = {{9, 1}, {20, 2}, {21, 1}, {22, 1}, {23, 1}, {24, 1}};
+  f.own.refused_rows[24] = {129};
+  const std::map<uint64_t, float> milliseconds = {{9, 4.f},  {20, 1.f},   {21, 3.f},
+                                                  {22, 2.f}, {23, 3.95f}, {24, 1.f}};
+  f.driver.milliseconds = [&] { return milliseconds.at(f.own.ran); };
+  {
+    const auto blas = cuda::Blas::create(f.context, table());
+    const auto stream = cuda::Stream::create(f.driver.driver());
+    auto matmul = cuda::Matmul::plan(**blas, kProduct,
+                                     {.m_max = 200, .tune_on = &*stream, .context = &f.context});
+    REQUIRE(matmul);
+    const auto used = [&](int64_t m) {
+      REQUIRE(matmul->run(*stream, m, 0, 0, 0));
+      return f.own.ran;
+    };
+    CHECK(used(1) == 22);
+    CHECK(used(16) == 22);
+    CHECK(used(17) == 9);
+    CHECK(used(64) == 9);
+    CHECK(used(200) == 9);
+    // Without memory for a trial the base serves all.
+    f.driver.memory_bytes = size_t{40} << 20;
+    auto plain = cuda::Matmul::plan(**blas, kProduct,
+                                    {.m_max = 200, .tune_on = &*stream, .context = &f.context});
+    REQUIRE(plain);
+    REQUIRE(plain->run(*stream, 1, 0, 0, 0));
+    CHECK(f.own.ran == 9);
   }
   CHECK(f.own.live == 0);
 }

@@ -239,7 +239,7 @@ void fill_streams(api::Table& t) {
     return state()->note("cuEventSynchronize", "event " + std::to_string(number(event)));
   };
   t.event_elapsed_time = [](float* milliseconds, api::Event, api::Event) {
-    *milliseconds = 1;
+    *milliseconds = current->milliseconds();
     return api::kSuccess;
   };
   t.graph_instantiate = [](api::GraphExec* exec, api::Graph graph, unsigned long long) {

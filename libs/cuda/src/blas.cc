@@ -2,11 +2,13 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <vector>
 
 #include "kern/base/assert.h"
+#include "kern/base/prng.h"
 
 namespace kern::cuda {
 namespace {
@@ -17,6 +19,18 @@ using blas_api::Table;
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 constexpr int kCandidatesMax = 16;
 constexpr uint32_t kAlignment = 16;
+constexpr int64_t kNoBound = INT64_MAX;
+
+/// Where classes of row counts end: a step of few sequences, of many, chunks of a prompt.
+constexpr std::array<int64_t, 5> kClassRows = {16, 64, 256, 1024, 4096};
+/// A product's weights come from memory, not from a cache: so many bytes of them in turn.
+constexpr int64_t kColdBytes = int64_t{256} << 20;
+constexpr int kRepeats = 3, kRunsEach = 6;
+/// Rows whose bits are compared, and candidates that are, in a class.
+constexpr int64_t kComparedRows = 256;
+constexpr size_t kTriedMax = 8;
+/// What a class must gain for an algorithm of its own.
+constexpr double kGainMin = 0.03;
 
 // The library's numbers.
 constexpr int kTypeF32 = 0, kTypeBf16 = 14, kComputeF32 = 68;
@@ -153,12 +167,13 @@ Result<void> Matmul::accepts(const blas_api::Algo& algo, int64_t m) const {
 Result<void> Matmul::pin(const PinnedAlgo& pinned) {
   const Blas& blas = *blas_;
   const int c_type = product_.c_is_f32 ? kTypeF32 : kTypeBf16;
+  blas_api::Algo algo = {};
   KERN_TRY_VOID(blas.check("cublasLtMatmulAlgoInit",
                            blas->algo_init(blas.handle(), kComputeF32, kTypeF32, kTypeBf16,
-                                           kTypeBf16, c_type, c_type, pinned.id, &algo_)));
+                                           kTypeBf16, c_type, c_type, pinned.id, &algo)));
   const auto set = [&](int attribute, const auto& value) {
     return blas.check("cublasLtMatmulAlgoConfigSetAttribute",
-                      blas->algo_set(&algo_, attribute, &value, sizeof(value)));
+                      blas->algo_set(&algo, attribute, &value, sizeof(value)));
   };
   KERN_TRY_VOID(set(kAlgoTile, pinned.tile));
   KERN_TRY_VOID(set(kAlgoStages, pinned.stages));
@@ -167,11 +182,15 @@ Result<void> Matmul::pin(const PinnedAlgo& pinned) {
   KERN_TRY_VOID(set(kAlgoSwizzle, pinned.swizzle));
   KERN_TRY_VOID(set(kAlgoCustom, pinned.custom));
   KERN_TRY_VOID(set(kAlgoInnerShape, pinned.inner_shape));
-  return set(kAlgoClusterShape, pinned.cluster_shape);
+  KERN_TRY_VOID(set(kAlgoClusterShape, pinned.cluster_shape));
+  classes_.push_back({kNoBound, algo, nullptr});
+  return {};
 }
 
-Result<void> Matmul::choose(const MatmulOptions& options) {
+/// What the heuristic names for m rows, without split-K, best first.
+Result<std::vector<blas_api::Algo>> Matmul::candidates(int64_t m) const {
   const Blas& blas = *blas_;
+  KERN_TRY(at, layouts(m));
   blas_api::Preference preference = nullptr;
   KERN_TRY_VOID(blas.check("cublasLtMatmulPreferenceCreate", blas->preference_create(&preference)));
   const auto set = [&](int attribute, const auto& value) {
@@ -185,29 +204,36 @@ Result<void> Matmul::choose(const MatmulOptions& options) {
     status = set(kPreferAlignmentA + matrix, kAlignment);
   std::array<blas_api::HeuristicResult, kCandidatesMax> found{};
   int count = 0;
-  const auto at = layouts(options.reference_rows);
-  if (status == 0 && at)
-    status = blas->get_heuristic(blas.handle(), desc_, (*at)->w, (*at)->a, (*at)->c, (*at)->c,
-                                 preference, kCandidatesMax, found.data(), &count);
+  if (status == 0)
+    status = blas->get_heuristic(blas.handle(), desc_, at->w, at->a, at->c, at->c, preference,
+                                 kCandidatesMax, found.data(), &count);
   blas->preference_destroy(preference);
-  if (!at) return tl::unexpected(at.error());
   KERN_TRY_VOID(blas.check("cublasLtMatmulAlgoGetHeuristic", status));
+  std::vector<blas_api::Algo> out;
   for (int i = 0; i < count; ++i) {
     int32_t split_k = 1;
     size_t written = 0;
-    const blas_api::Algo& algo = found[static_cast<size_t>(i)].algo;
-    blas->algo_get(&algo, kAlgoSplitK, &split_k, sizeof(split_k), &written);
-    bool good = found[static_cast<size_t>(i)].state == 0 && split_k <= 1;
+    const blas_api::HeuristicResult& result = found[static_cast<size_t>(i)];
+    blas->algo_get(&result.algo, kAlgoSplitK, &split_k, sizeof(split_k), &written);
+    if (result.state == 0 && split_k <= 1) out.push_back(result.algo);
+  }
+  return out;
+}
+
+Result<void> Matmul::choose(const MatmulOptions& options) {
+  KERN_TRY(found, candidates(options.reference_rows));
+  for (const blas_api::Algo& algo : found) {
+    bool good = true;
     for (const int64_t m : row_counts(options.m_max)) good = good && accepts(algo, m).has_value();
     if (!good) continue;
-    algo_ = algo;
+    classes_.push_back({kNoBound, algo, nullptr});
     return {};
   }
   return fail(
       Kind::manifest,
       "cuBLASLt has no algorithm for n {}, k {}, row strides {} of C and {} of A that takes "
       "every number of rows up to {} (of {} candidates)",
-      product_.n, product_.k, product_.c_stride, product_.a_stride, options.m_max, count);
+      product_.n, product_.k, product_.c_stride, product_.a_stride, options.m_max, found.size());
 }
 
 Result<Matmul> Matmul::plan(const Blas& blas, const Product& product,
@@ -223,11 +249,12 @@ Result<Matmul> Matmul::plan(const Blas& blas, const Product& product,
                  blas->desc_set(out.desc_, kDescTransposeA, &transposed, sizeof(transposed))));
   if (!options.pinned) {
     KERN_TRY_VOID(out.choose(options));
+    if (options.tune_on != nullptr) KERN_TRY_VOID(out.tune(options));
     return out;
   }
   KERN_TRY_VOID(out.pin(*options.pinned));
   for (const int64_t m : row_counts(options.m_max))
-    if (const auto accepted = out.accepts(out.algo_, m); !accepted)
+    if (const auto accepted = out.accepts(out.classes_.back().algo, m); !accepted)
       return fail(Kind::manifest, "the pinned algorithm does not fit {} rows of n {}, k {}: {}", m,
                   product.n, product.k, accepted.error().message);
   return out;
@@ -239,15 +266,13 @@ Matmul::Matmul(Matmul&& other) noexcept
     : blas_(other.blas_),
       product_(other.product_),
       desc_(std::exchange(other.desc_, nullptr)),
-      algo_(other.algo_),
-      last_(std::move(other.last_)) {}
+      classes_(std::move(other.classes_)) {}
 
 Matmul& Matmul::operator=(Matmul&& other) noexcept {
   std::swap(blas_, other.blas_);
   std::swap(product_, other.product_);
   std::swap(desc_, other.desc_);
-  std::swap(algo_, other.algo_);
-  std::swap(last_, other.last_);
+  std::swap(classes_, other.classes_);
   return *this;
 }
 
@@ -255,31 +280,175 @@ Matmul::~Matmul() {
   if (desc_ != nullptr) (*blas_)->desc_destroy(desc_);
 }
 
-Result<void> Matmul::run(const Stream& stream, int64_t m, api::Pointer a, api::Pointer w,
-                         api::Pointer c) {
-  if (last_ == nullptr || last_->m != m) {
-    KERN_TRY(at, layouts(m));
-    last_ = std::move(at);
-  }
+Result<void> Matmul::enqueue(const Stream& stream, const blas_api::Algo& algo, const Layouts& at,
+                             api::Pointer a, api::Pointer w, api::Pointer c) const {
   const float alpha = 1, beta = product_.accumulates ? 1 : 0;
   const auto pointer = [](api::Pointer address) { return reinterpret_cast<void*>(address); };
   return blas_->check(
       "cublasLtMatmul",
-      (*blas_)->matmul(blas_->handle(), desc_, &alpha, pointer(w), last_->w, pointer(a), last_->a,
-                       &beta, pointer(c), last_->c, pointer(c), last_->c, &algo_,
+      (*blas_)->matmul(blas_->handle(), desc_, &alpha, pointer(w), at.w, pointer(a), at.a, &beta,
+                       pointer(c), at.c, pointer(c), at.c, &algo,
                        pointer(blas_->workspace().address()),
                        static_cast<size_t>(blas_->workspace().bytes()), stream.raw()));
 }
 
+Result<void> Matmul::run(const Stream& stream, int64_t m, api::Pointer a, api::Pointer w,
+                         api::Pointer c) {
+  size_t index = 0;
+  while (m > classes_[index].rows_max) ++index;
+  RowClass& row_class = classes_[index];
+  if (row_class.last == nullptr || row_class.last->m != m) {
+    KERN_TRY(at, layouts(m));
+    row_class.last = std::move(at);
+  }
+  return enqueue(stream, row_class.algo, *row_class.last, a, w, c);
+}
+
 std::string Matmul::describe() const {
-  const auto get = [&](int attribute, auto value) {
-    size_t written = 0;
-    (*blas_)->algo_get(&algo_, attribute, &value, sizeof(value), &written);
-    return value;
+  std::string out;
+  for (const RowClass& row_class : classes_) {
+    const auto get = [&](int attribute, auto value) {
+      size_t written = 0;
+      (*blas_)->algo_get(&row_class.algo, attribute, &value, sizeof(value), &written);
+      return value;
+    };
+    out += fmt::format(
+        "{}{}: id {}, tile {}, stages {}, cluster {}", out.empty() ? "" : "; ",
+        row_class.rows_max == kNoBound ? "more rows" : fmt::format("{} rows", row_class.rows_max),
+        get(kAlgoId, int32_t{0}), get(kAlgoTile, uint32_t{0}), get(kAlgoStages, uint32_t{0}),
+        get(kAlgoClusterShape, uint16_t{0}));
+  }
+  return out;
+}
+
+// ---- classes of row counts ----
+
+/// Random operands, more weights than a cache holds, and the base to compare with.
+struct Matmul::Trial {
+  const Stream& stream;
+  DeviceBuffer a, w, c;
+  int64_t weights = 0;  ///< different ones in `w`, a product each
+  int64_t weight_bytes = 0, c_bytes = 0;
+  Event first, last;
+
+  static Result<Trial> create(const MatmulOptions& options, const Product& product, int64_t rows);
+  api::Pointer weight(int64_t i) const {
+    return w.address() + static_cast<api::Pointer>(i % weights * weight_bytes);
+  }
+};
+
+namespace {
+
+/// Fills memory with bf16 values between -2 and 2 of every mantissa, repeating after a prime
+/// number of them, so that rows differ.
+Result<void> fill_random(const Stream& stream, api::Pointer to, int64_t bytes) {
+  constexpr int64_t kPeriod = 1048573;
+  static_assert(kPeriod % 2 == 1);
+  std::vector<uint16_t> values(static_cast<size_t>(kPeriod));
+  Prng random(20260417);
+  for (uint16_t& value : values) {
+    const uint64_t bits = random.next();
+    // Exponents 119 to 127 of f32's 8 bits, any sign and mantissa.
+    value =
+        static_cast<uint16_t>((bits & 0x8000) | ((119 + (bits >> 16) % 9) << 7) | (bits & 0x7F));
+  }
+  int64_t filled = std::min<int64_t>(bytes, kPeriod * 2);
+  KERN_TRY_VOID(stream.copy_to_device(
+      to, std::as_bytes(std::span(values)).first(static_cast<size_t>(filled))));
+  KERN_TRY_VOID(stream.synchronize());
+  for (; filled < bytes; filled *= 2)
+    KERN_TRY_VOID(stream.copy_on_device(to + static_cast<api::Pointer>(filled), to,
+                                        std::min(filled, bytes - filled)));
+  return {};
+}
+
+}  // namespace
+
+Result<Matmul::Trial> Matmul::Trial::create(const MatmulOptions& options, const Product& product,
+                                            int64_t rows) {
+  const Context& context = *options.context;
+  const int64_t weight_bytes = (product.n * product.k * 2 + 255) / 256 * 256;
+  const int64_t weights = std::max<int64_t>(1, kColdBytes / weight_bytes);
+  const int64_t a_bytes = rows * product.a_stride * 2;
+  const int64_t c_bytes = rows * product.c_stride * (product.c_is_f32 ? 4 : 2);
+  KERN_TRY(a, DeviceBuffer::allocate(context, a_bytes));
+  KERN_TRY(w, DeviceBuffer::allocate(context, weights * weight_bytes));
+  KERN_TRY(c, DeviceBuffer::allocate(context, c_bytes));
+  KERN_TRY(first, Event::create(context.driver(), Event::Timing::on));
+  KERN_TRY(last, Event::create(context.driver(), Event::Timing::on));
+  Trial trial{*options.tune_on, std::move(a), std::move(w),     std::move(c),   weights,
+              weight_bytes,     c_bytes,      std::move(first), std::move(last)};
+  KERN_TRY_VOID(fill_random(trial.stream, trial.a.address(), a_bytes));
+  KERN_TRY_VOID(fill_random(trial.stream, trial.w.address(), weights * weight_bytes));
+  return trial;
+}
+
+/// The fastest algorithm with the base's bits; nothing when that is the base.
+Result<std::optional<blas_api::Algo>> Matmul::best_of_class(const Trial& trial,
+                                                            int64_t rows_max) const {
+  KERN_TRY(at, layouts(rows_max));
+  const auto run = [&](const blas_api::Algo& algo, int64_t weight) {
+    return enqueue(trial.stream, algo, *at, trial.a.address(), trial.weight(weight),
+                   trial.c.address());
   };
-  return fmt::format("id {}, tile {}, stages {}, inner {}, cluster {}", get(kAlgoId, int32_t{0}),
-                     get(kAlgoTile, uint32_t{0}), get(kAlgoStages, uint32_t{0}),
-                     get(kAlgoInnerShape, uint16_t{0}), get(kAlgoClusterShape, uint16_t{0}));
+  const auto product = [&](const blas_api::Algo& algo) -> Result<std::vector<std::byte>> {
+    const int64_t rows = std::min(rows_max, kComparedRows);
+    std::vector<std::byte> out(
+        static_cast<size_t>(rows * product_.c_stride * (product_.c_is_f32 ? 4 : 2)));
+    KERN_TRY_VOID(trial.stream.fill(trial.c.address(), 0, static_cast<int64_t>(out.size())));
+    KERN_TRY_VOID(run(algo, 0));
+    KERN_TRY_VOID(trial.stream.copy_to_host(out, trial.c.address()));
+    KERN_TRY_VOID(trial.stream.synchronize());
+    return out;
+  };
+  const auto time = [&](const blas_api::Algo& algo) -> Result<double> {
+    double best = 0;
+    for (int repeat = 0; repeat < kRepeats; ++repeat) {
+      KERN_TRY_VOID(trial.stream.record(trial.first));
+      for (int i = 0; i < kRunsEach; ++i) KERN_TRY_VOID(run(algo, repeat * kRunsEach + i));
+      KERN_TRY_VOID(trial.stream.record(trial.last));
+      KERN_TRY_VOID(trial.last.synchronize());
+      KERN_TRY(milliseconds, trial.last.milliseconds_since(trial.first));
+      if (repeat == 0 || milliseconds < best) best = milliseconds;
+    }
+    return best;
+  };
+  const blas_api::Algo& base = classes_.back().algo;
+  KERN_TRY(wanted, product(base));
+  KERN_TRY(least, time(base));
+  least *= 1 - kGainMin;
+  std::optional<blas_api::Algo> chosen;
+  KERN_TRY(found, candidates(rows_max));
+  if (found.size() > kTriedMax) found.resize(kTriedMax);
+  for (const blas_api::Algo& algo : found) {
+    bool good = std::memcmp(&algo, &base, sizeof(algo)) != 0;
+    for (const int64_t m : row_counts(rows_max)) good = good && accepts(algo, m).has_value();
+    if (!good) continue;
+    KERN_TRY(got, product(algo));
+    if (got != wanted) continue;
+    KERN_TRY(milliseconds, time(algo));
+    if (milliseconds >= least) continue;
+    least = milliseconds;
+    chosen = algo;
+  }
+  return chosen;
+}
+
+Result<void> Matmul::tune(const MatmulOptions& options) {
+  KERN_ASSERT(options.context != nullptr, "where to take the operands' memory from");
+  const int64_t rows = std::min(options.m_max, kClassRows.back());
+  auto trial = Trial::create(options, product_, rows);
+  if (!trial) return {};  // no memory for it: the base serves all
+  std::vector<RowClass> classes;
+  for (const int64_t bound : kClassRows) {
+    const int64_t rows_max = std::min(bound, options.m_max);
+    KERN_TRY(best, best_of_class(*trial, rows_max));
+    classes.push_back({rows_max, best.value_or(classes_.back().algo), nullptr});
+    if (bound >= options.m_max) break;
+  }
+  classes.push_back(std::move(classes_.back()));
+  classes_ = std::move(classes);
+  return trial->stream.synchronize();
 }
 
 }  // namespace kern::cuda

@@ -165,7 +165,9 @@ Result<cuda::Matmul*> CudaBuiltInRoom::matmul(const cuda::Product& product, int6
   }
   std::unique_ptr<cuda::Matmul>& decided = decided_[{product, m_max}];
   if (decided == nullptr) {
-    KERN_TRY(matmul, cuda::Matmul::plan(*blas_, product, {.m_max = m_max}));
+    KERN_TRY(matmul,
+             cuda::Matmul::plan(*blas_, product,
+                                {.m_max = m_max, .tune_on = &stream_, .context = &context_}));
     decided = std::make_unique<cuda::Matmul>(std::move(matmul));
   }
   return decided.get();

@@ -82,3 +82,11 @@ extern "C" __global__ void probe_tile(const __grid_constant__ Map map, uint16_t*
   for (int i = threadIdx.x; i < bytes / 2; i += blockDim.x)
     out[i] = reinterpret_cast<uint16_t*>(room)[i];
 }
+
+// Marks one's own memory, and reads a byte of every member's through a table of addresses.
+extern "C" __global__ void probe_mark(uint8_t* x, int value) {
+  x[threadIdx.x] = static_cast<uint8_t>(value);
+}
+extern "C" __global__ void probe_read_peers(const uint8_t* const* table, uint8_t* out) {
+  out[threadIdx.x] = table[threadIdx.x][63];
+}

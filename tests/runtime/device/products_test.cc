@@ -2,6 +2,7 @@
 // row whatever rows came with it.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <vector>
@@ -101,6 +102,10 @@ struct Operands {
   cuda::DeviceBuffer a, w, c;
 };
 
+cuda::MatmulOptions tuned(int64_t m_max) {
+  return {.m_max = m_max, .tune_on = &machine().stream, .context = &machine().context};
+}
+
 cuda::Product product_of(const Shape& shape) {
   return {.n = shape.n, .k = shape.k, .c_stride = shape.n, .a_stride = shape.k};
 }
@@ -138,7 +143,7 @@ TEST_CASE("a row of a product has the same bits whatever rows came with it", "[g
   for (const Shape& shape : kShapes) {
     INFO(shape.what);
     const Operands on(shape);
-    auto matmul = good(cuda::Matmul::plan(*machine().blas, product_of(shape), {.m_max = kRows}));
+    auto matmul = good(cuda::Matmul::plan(*machine().blas, product_of(shape), tuned(kRows)));
     const auto whole = product(matmul, on, shape, 0, kRows);
     // Against a plain sum.
     for (const int64_t row : {int64_t{0}, int64_t{77}, kRows - 1})
@@ -199,19 +204,19 @@ TEST_CASE("strides, f32 and accumulation", "[gpu][products]") {
     CHECK(std::abs(to_float(doubled[i]) - 2 * sums[i]) <= std::abs(sums[i]) / 40 + 1e-5f);
 }
 
-TEST_CASE("what one algorithm for every number of rows costs", "[gpu][products][bench]") {
+TEST_CASE("what classes of row counts gain, and what the choice takes", "[gpu][products][bench]") {
   for (const Shape& shape : kShapes) {
     const Operands on(shape);
-    auto fixed = good(cuda::Matmul::plan(*machine().blas, product_of(shape), {.m_max = kRows}));
-    std::string line = fmt::format("{} {}x{}: {};", shape.what, shape.n, shape.k, fixed.describe());
-    for (const int64_t m : {1, 16, 64, 256, 1024, 4096}) {
-      auto own = good(cuda::Matmul::plan(*machine().blas, product_of(shape),
-                                         {.m_max = m, .reference_rows = m}));
-      const bool same = product(fixed, on, shape, 0, m) == product(own, on, shape, 0, m);
-      line += fmt::format(" m {} {:.1f} us (asked there {:.1f}, {}, {});", m,
-                          microseconds(fixed, on, m), microseconds(own, on, m),
-                          same ? "same bits" : "other bits", own.describe());
-    }
-    WARN(line);
+    const auto start = std::chrono::steady_clock::now();
+    auto classes = good(cuda::Matmul::plan(*machine().blas, product_of(shape), tuned(kRows)));
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    auto base = good(cuda::Matmul::plan(*machine().blas, product_of(shape), {.m_max = kRows}));
+    std::string line =
+        fmt::format("{} {}x{}, chosen in {:.2f} s:", shape.what, shape.n, shape.k, seconds);
+    for (const int64_t m : {1, 16, 64, 256, 1024, 4096})
+      line += fmt::format(" m {} {:.1f} us (base {:.1f});", m, microseconds(classes, on, m),
+                          microseconds(base, on, m));
+    WARN(line + " " + classes.describe());
   }
 }

@@ -36,6 +36,7 @@ class FakeDriver {
   std::map<std::string, FakeKernel> kernels;
   int sm = 90;
   bool posix_handles = true;
+  std::function<float()> milliseconds = [] { return 1.f; };  // between two events
   size_t memory_bytes = size_t{1} << 34;  // an allocation beyond it fails
 
   // Every call since the last `take_calls`, with the arguments that matter:

@@ -1,17 +1,20 @@
 #pragma once
-/// C = A * W^T through cuBLASLt, found at run time, with the algorithm fixed by the weights' shape
-/// and the types alone: the bits of a row of C never depend on how many rows came with it.
+/// C = A * W^T through cuBLASLt, found at run time, so that the bits of a row of C never depend on
+/// how many rows came with it.
 ///
-/// How: candidates come from the library's heuristic, asked at one fixed number of rows, without
-/// split-K or any other reduction after the product, at 16-byte alignment; the first that the
-/// library accepts for every number of rows tried up to the largest is taken. One kernel sums over
-/// k in one order, whichever rows its tile holds.
+/// How: a base algorithm is fixed by the weights' shape and the types alone. It comes from the
+/// library's heuristic, asked at one fixed number of rows, without split-K or any other reduction
+/// after the product, at 16-byte alignment: the first that the library accepts for every number of
+/// rows tried up to the largest. One kernel sums over k in one order, whichever rows its tile
+/// holds. Fewer rows want other tiles: a class of row counts takes a faster algorithm if its
+/// product of random operands of the very shape has the base's bits, every one of them.
 /// Thread safety: one thread at a time. Ownership: a Matmul refers to its Blas, which outlives it.
-/// Does not: choose by timing, or fall back to another algorithm later.
+/// Does not: fall back to another algorithm later.
 
 #include <array>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "kern/cuda/context.h"
 #include "kern/cuda/memory.h"
@@ -88,6 +91,10 @@ struct MatmulOptions {
   int64_t m_max = 1;              ///< rows that must be accepted
   int64_t reference_rows = 1024;  ///< where the heuristic is asked
   std::optional<PinnedAlgo> pinned;
+  /// Where candidates for few rows are compared and timed; null: the base serves all. Takes device
+  /// memory for the operands meanwhile; without enough of it the base serves all.
+  const Stream* tune_on = nullptr;
+  const Context* context = nullptr;  ///< with tune_on
 };
 
 class Blas {
@@ -127,7 +134,7 @@ class Matmul {
 
   /// Enqueues the product of m rows.
   Result<void> run(const Stream& stream, int64_t m, api::Pointer a, api::Pointer w, api::Pointer c);
-  /// The library's numbers: "id 66, tile 20, stages 36, …".
+  /// The library's numbers, by class: "16 rows: id 66, tile 20, …; 64 rows: …".
   std::string describe() const;
 
  private:
@@ -135,14 +142,24 @@ class Matmul {
   Matmul(const Blas& blas, const Product& product);
   Result<std::unique_ptr<Layouts>> layouts(int64_t m) const;
   Result<void> pin(const PinnedAlgo& pinned);
+  struct RowClass {
+    int64_t rows_max;
+    blas_api::Algo algo;
+    std::unique_ptr<Layouts> last;  ///< of the rows of its last run
+  };
+  struct Trial;
+  Result<std::vector<blas_api::Algo>> candidates(int64_t m) const;
   Result<void> choose(const MatmulOptions& options);
+  Result<void> tune(const MatmulOptions& options);
+  Result<std::optional<blas_api::Algo>> best_of_class(const Trial& trial, int64_t rows_max) const;
   Result<void> accepts(const blas_api::Algo& algo, int64_t m) const;
+  Result<void> enqueue(const Stream& stream, const blas_api::Algo& algo, const Layouts& at,
+                       api::Pointer a, api::Pointer w, api::Pointer c) const;
 
   const Blas* blas_;
   Product product_;
   blas_api::Desc desc_ = nullptr;
-  blas_api::Algo algo_ = {};
-  std::unique_ptr<Layouts> last_;  ///< of the rows of the last run
+  std::vector<RowClass> classes_;  ///< ascending; the last holds the base and has no bound
 };
 
 }  // namespace kern::cuda
