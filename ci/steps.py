@@ -11,7 +11,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD, SANITIZED = ROOT / "build", ROOT / "build-sanitize"
 JOBS = str(os.cpu_count() or 2)
 # The libraries whose whole test runs again under the address and undefined-behaviour sanitizers.
-SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "transport", "engine", "serve", "replay"]
+SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "cuda", "transport", "engine", "serve", "replay"]
 
 # The fuzzing corpora that are replayed there: those of the same libraries.
 SANITIZED_CORPORA = ["manifest", "upgrade", "cut", "safetensors", "tokenizer", "http", "frame", "pool_ops"]

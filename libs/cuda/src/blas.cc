@@ -26,9 +26,10 @@ constexpr std::array<int64_t, 5> kClassRows = {16, 64, 256, 1024, 4096};
 /// A product's weights come from memory, not from a cache: so many bytes of them in turn.
 constexpr int64_t kColdBytes = int64_t{256} << 20;
 constexpr int kRepeats = 3, kRunsEach = 6;
-/// Rows whose bits are compared, and candidates that are, in a class.
+/// Rows whose bits are compared, and candidates of a class that are.
 constexpr int64_t kComparedRows = 256;
-constexpr size_t kTriedMax = 8;
+constexpr size_t kTriedMax = 5;
+constexpr double kHopeless = 1.25, kNever = 1e9;
 /// What a class must gain for an algorithm of its own.
 constexpr double kGainMin = 0.03;
 
@@ -383,52 +384,81 @@ Result<Matmul::Trial> Matmul::Trial::create(const MatmulOptions& options, const 
   return trial;
 }
 
-/// The fastest algorithm with the base's bits; nothing when that is the base.
-Result<std::optional<blas_api::Algo>> Matmul::best_of_class(const Trial& trial,
-                                                            int64_t rows_max) const {
-  KERN_TRY(at, layouts(rows_max));
-  const auto run = [&](const blas_api::Algo& algo, int64_t weight) {
-    return enqueue(trial.stream, algo, *at, trial.a.address(), trial.weight(weight),
-                   trial.c.address());
-  };
-  const auto product = [&](const blas_api::Algo& algo) -> Result<std::vector<std::byte>> {
-    const int64_t rows = std::min(rows_max, kComparedRows);
-    std::vector<std::byte> out(
-        static_cast<size_t>(rows * product_.c_stride * (product_.c_is_f32 ? 4 : 2)));
-    KERN_TRY_VOID(trial.stream.fill(trial.c.address(), 0, static_cast<int64_t>(out.size())));
-    KERN_TRY_VOID(run(algo, 0));
-    KERN_TRY_VOID(trial.stream.copy_to_host(out, trial.c.address()));
-    KERN_TRY_VOID(trial.stream.synchronize());
-    return out;
-  };
-  const auto time = [&](const blas_api::Algo& algo) -> Result<double> {
-    double best = 0;
-    for (int repeat = 0; repeat < kRepeats; ++repeat) {
-      KERN_TRY_VOID(trial.stream.record(trial.first));
-      for (int i = 0; i < kRunsEach; ++i) KERN_TRY_VOID(run(algo, repeat * kRunsEach + i));
-      KERN_TRY_VOID(trial.stream.record(trial.last));
-      KERN_TRY_VOID(trial.last.synchronize());
-      KERN_TRY(milliseconds, trial.last.milliseconds_since(trial.first));
-      if (repeat == 0 || milliseconds < best) best = milliseconds;
-    }
-    return best;
-  };
+/// A product of so many rows with one of the trial's weights.
+Result<void> Matmul::run_trial(const Trial& trial, const blas_api::Algo& algo, const Layouts& at,
+                               int64_t weight) const {
+  return enqueue(trial.stream, algo, at, trial.a.address(), trial.weight(weight),
+                 trial.c.address());
+}
+
+Result<std::vector<std::byte>> Matmul::bits(const Trial& trial, const blas_api::Algo& algo,
+                                            const Layouts& at) const {
+  std::vector<std::byte> out(
+      static_cast<size_t>(at.m * product_.c_stride * (product_.c_is_f32 ? 4 : 2)));
+  KERN_TRY_VOID(trial.stream.fill(trial.c.address(), 0, static_cast<int64_t>(out.size())));
+  KERN_TRY_VOID(run_trial(trial, algo, at, 0));
+  KERN_TRY_VOID(trial.stream.copy_to_host(out, trial.c.address()));
+  KERN_TRY_VOID(trial.stream.synchronize());
+  return out;
+}
+
+/// The least of a few times, weights cold; of one, when that is hopeless.
+Result<double> Matmul::milliseconds(const Trial& trial, const blas_api::Algo& algo,
+                                    const Layouts& at, double to_beat) const {
+  double best = 0;
+  for (int repeat = 0; repeat < kRepeats; ++repeat) {
+    KERN_TRY_VOID(trial.stream.record(trial.first));
+    for (int i = 0; i < kRunsEach; ++i)
+      KERN_TRY_VOID(run_trial(trial, algo, at, repeat * kRunsEach + i));
+    KERN_TRY_VOID(trial.stream.record(trial.last));
+    KERN_TRY_VOID(trial.last.synchronize());
+    KERN_TRY(time, trial.last.milliseconds_since(trial.first));
+    if (repeat == 0 || time < best) best = time;
+    if (best > kHopeless * to_beat) break;
+  }
+  return best;
+}
+
+/// What the heuristic names for any class, if it has the base's bits.
+Result<std::vector<blas_api::Algo>> Matmul::agreeing(const Trial& trial, int64_t m_max) const {
   const blas_api::Algo& base = classes_.back().algo;
-  KERN_TRY(wanted, product(base));
-  KERN_TRY(least, time(base));
-  least *= 1 - kGainMin;
+  const auto is_same = [](const blas_api::Algo& a, const blas_api::Algo& b) {
+    return std::memcmp(&a, &b, sizeof(a)) == 0;
+  };
+  KERN_TRY(at, layouts(std::min(m_max, kComparedRows)));
+  KERN_TRY(wanted, bits(trial, base, *at));
+  std::vector<blas_api::Algo> seen = {base}, out;
+  for (const int64_t bound : kClassRows) {
+    KERN_TRY(found, candidates(std::min(bound, m_max)));
+    if (found.size() > kTriedMax) found.resize(kTriedMax);
+    for (const blas_api::Algo& algo : found) {
+      if (std::any_of(seen.begin(), seen.end(), [&](const auto& s) { return is_same(s, algo); }))
+        continue;
+      seen.push_back(algo);
+      if (!accepts(algo, at->m)) continue;
+      KERN_TRY(got, bits(trial, algo, *at));
+      if (got == wanted) out.push_back(algo);
+    }
+    if (bound >= m_max) break;
+  }
+  return out;
+}
+
+/// The fastest for up to so many rows; nothing when that is the base.
+Result<std::optional<blas_api::Algo>> Matmul::fastest(const Trial& trial,
+                                                      std::span<const blas_api::Algo> tried,
+                                                      int64_t rows_max) const {
+  KERN_TRY(at, layouts(rows_max));
+  KERN_TRY(base, milliseconds(trial, classes_.back().algo, *at, kNever));
+  double least = base * (1 - kGainMin);
   std::optional<blas_api::Algo> chosen;
-  KERN_TRY(found, candidates(rows_max));
-  if (found.size() > kTriedMax) found.resize(kTriedMax);
-  for (const blas_api::Algo& algo : found) {
-    bool good = std::memcmp(&algo, &base, sizeof(algo)) != 0;
+  for (const blas_api::Algo& algo : tried) {
+    bool good = true;
     for (const int64_t m : row_counts(rows_max)) good = good && accepts(algo, m).has_value();
     if (!good) continue;
-    KERN_TRY(got, product(algo));
-    if (got != wanted) continue;
-    KERN_TRY(milliseconds, time(algo));
-    if (milliseconds >= least) continue;
-    least = milliseconds;
+    KERN_TRY(time, milliseconds(trial, algo, *at, least));
+    if (time >= least) continue;
+    least = time;
     chosen = algo;
   }
   return chosen;
@@ -439,10 +469,11 @@ Result<void> Matmul::tune(const MatmulOptions& options) {
   const int64_t rows = std::min(options.m_max, kClassRows.back());
   auto trial = Trial::create(options, product_, rows);
   if (!trial) return {};  // no memory for it: the base serves all
+  KERN_TRY(tried, agreeing(*trial, options.m_max));
   std::vector<RowClass> classes;
   for (const int64_t bound : kClassRows) {
     const int64_t rows_max = std::min(bound, options.m_max);
-    KERN_TRY(best, best_of_class(*trial, rows_max));
+    KERN_TRY(best, fastest(*trial, tried, rows_max));
     classes.push_back({rows_max, best.value_or(classes_.back().algo), nullptr});
     if (bound >= options.m_max) break;
   }

@@ -14,6 +14,7 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kern/cuda/context.h"
@@ -151,7 +152,16 @@ class Matmul {
   Result<std::vector<blas_api::Algo>> candidates(int64_t m) const;
   Result<void> choose(const MatmulOptions& options);
   Result<void> tune(const MatmulOptions& options);
-  Result<std::optional<blas_api::Algo>> best_of_class(const Trial& trial, int64_t rows_max) const;
+  Result<void> run_trial(const Trial& trial, const blas_api::Algo& algo, const Layouts& at,
+                         int64_t weight) const;
+  Result<std::vector<std::byte>> bits(const Trial& trial, const blas_api::Algo& algo,
+                                      const Layouts& at) const;
+  Result<double> milliseconds(const Trial& trial, const blas_api::Algo& algo, const Layouts& at,
+                              double to_beat) const;
+  Result<std::vector<blas_api::Algo>> agreeing(const Trial& trial, int64_t m_max) const;
+  Result<std::optional<blas_api::Algo>> fastest(const Trial& trial,
+                                                std::span<const blas_api::Algo> tried,
+                                                int64_t rows_max) const;
   Result<void> accepts(const blas_api::Algo& algo, int64_t m) const;
   Result<void> enqueue(const Stream& stream, const blas_api::Algo& algo, const Layouts& at,
                        api::Pointer a, api::Pointer w, api::Pointer c) const;
