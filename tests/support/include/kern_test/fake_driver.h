@@ -37,7 +37,7 @@ class FakeDriver {
   int sm = 90;
   bool posix_handles = true;
   std::function<float()> milliseconds = [] { return 1.f; };  // between two events
-  size_t memory_bytes = size_t{1} << 34;  // an allocation beyond it fails
+  size_t memory_bytes = size_t{1} << 34;                     // an allocation beyond it fails
 
   // Every call since the last `take_calls`, with the arguments that matter:
   // "cuMemAlloc 64", "cuLaunchKernelEx scale grid 2,1,1 block 32,1,1 stream 1".
