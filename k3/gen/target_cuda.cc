@@ -69,10 +69,15 @@ class CudaTarget final : public Target {
   Body mix(const char* entry, int64_t sources) const;
   Body norm(const char* module, const char* entry, int64_t threads) const;
   m::Launch kda_prep() const;
-  m::Launch kda_recurrence(bool snapshot) const;
+  int64_t kda_record_bytes() const { return 132 * c_.kda_dim + 1024; }
+  m::Expr kda_slots() const;
+  m::Launch kda_chunk() const;
+  m::Launch kda_scan() const;
+  m::Launch kda_recurrence() const;
   m::Launch kda_windows(bool snapshot) const;
   m::Launch kda_out() const;
-  Body kda_rows(bool snapshot) const;
+  Body kda_rows() const;
+  Body kda_rows_snapshot() const;
   Body kda_step() const;
   Body routed() const;
   m::Launch moe_plan(int64_t tile_rows) const;
@@ -83,6 +88,7 @@ class CudaTarget final : public Target {
   Body attend_rows() const;
   Body attend_split() const;
   m::Pack cache_map() const;
+  Body absorb() const;
   Body merge() const;
   Body sample() const;
 
@@ -135,22 +141,45 @@ m::Launch CudaTarget::kda_prep() const {
        param(kLowerBound), param(kL2),     param(kQScale), param(kKdaRows),  param(kSequences)});
 }
 
-void add_snapshot(m::Launch& launch) {
-  launch.entry += "_snapshot";
-  launch.params->insert(launch.params->end(), {in(Dtype::i32), in(Dtype::i32), p_i32()});
-  launch.args->insert(launch.args->end(), {param(kSnapshot), param(kSeqLen), param(kBoundary)});
-}
-
-m::Launch CudaTarget::kda_recurrence(bool snapshot) const {
+m::Launch CudaTarget::kda_recurrence() const {
   const m::ParamType f = in(Dtype::f32), i = p_i32(), n = in(Dtype::i32);
-  m::Launch made = with(
+  return with(
       on(kda("recurrence"), "kern_kda_recurrence", {256, 1, 1},
          {m::Expr::of_var(kSeqs), of(kda_heads()), of(c_.kda_dim / 32)}),
       {f, f, f, f, f, inout_state(), n, n, out(Dtype::f32), i, i, i},
       {scratch("q"), scratch("k"), scratch("v"), scratch("alpha"), scratch("beta"), param(kState),
        param(kLines), param(kCuSeqlens), scratch("o"), param(kHeads), param(kDim), param(kTaps)});
-  if (snapshot) add_snapshot(made);
-  return made;
+}
+
+/// Chunks of 16 tokens that calls of these bounds have at most.
+m::Expr CudaTarget::kda_slots() const {
+  return m::Expr::add(blocks_of(kTokens, 16), m::Expr::mul(m::Expr::of_var(kSeqs), 2));
+}
+
+m::Launch CudaTarget::kda_chunk() const {
+  const m::ParamType f = in(Dtype::f32), i = p_i32(), w = in(Dtype::bf16), n = in(Dtype::i32),
+                     g = p_f32();
+  return with(
+      on(kda("chunk"), "kern_kda_chunk", {c_.kda_dim, 1, 1}, {kda_slots(), of(kda_heads())}),
+      {w, w, f, f, f, f, f, in_state(), n, n, n, out(Dtype::u8), i, i, i, i, i, g, g, g, i, i},
+      {param(kX),       param(kR),          param(kConvQ),      param(kConvK), param(kConvV),
+       param(kALog),    param(kDtBias),     param(kState),      param(kLines), param(kCuSeqlens),
+       param(kSeqLen),  scratch("records"), param(kHeads),      param(kDim),   param(kTaps),
+       param(kXStride), param(kBColumn),    param(kLowerBound), param(kL2),    param(kQScale),
+       param(kKdaRows), param(kSequences)});
+}
+
+m::Launch CudaTarget::kda_scan() const {
+  const m::ParamType i = p_i32(), n = in(Dtype::i32);
+  const int64_t warps = c_.kda_dim == 128 ? 4 : 2;
+  return with(on(fmt::format("{}+KDA_WARPS={}", kda("scan"), warps), "kern_kda_scan_snapshot",
+                 {32 * warps + 32, 1, 1},
+                 {m::Expr::of_var(kSeqs), of(kda_heads()), of(c_.kda_dim / (16 * warps))},
+                 4 * kda_record_bytes() + 128),
+              {in(Dtype::u8), inout_state(), n, n, out(Dtype::f32), i, i, i, n, n, i},
+              {scratch("records"), param(kState), param(kLines), param(kCuSeqlens), scratch("o"),
+               param(kHeads), param(kDim), param(kTaps), param(kSnapshot), param(kSeqLen),
+               param(kBoundary)});
 }
 
 m::Launch CudaTarget::kda_windows(bool snapshot) const {
@@ -160,7 +189,10 @@ m::Launch CudaTarget::kda_windows(bool snapshot) const {
                         {in(Dtype::bf16), inout_state(), n, n, i, i, i, i},
                         {param(kX), param(kState), param(kLines), param(kCuSeqlens), param(kHeads),
                          param(kDim), param(kTaps), param(kXStride)});
-  if (snapshot) add_snapshot(made);
+  if (!snapshot) return made;
+  made.entry += "_snapshot";
+  made.params->insert(made.params->end(), {in(Dtype::i32), in(Dtype::i32), p_i32()});
+  made.args->insert(made.args->end(), {param(kSnapshot), param(kSeqLen), param(kBoundary)});
   return made;
 }
 
@@ -174,13 +206,27 @@ m::Launch CudaTarget::kda_out() const {
        param(kXStride), param(kZColumn), param(kEps), param(kKdaRows)});
 }
 
-Body CudaTarget::kda_rows(bool snapshot) const {
+/// Token by token: for a manifest without snapshots, whose op lacks the sequences' lengths.
+Body CudaTarget::kda_rows() const {
   Body body;
   const m::Dim rows = m::Dim::of_var(kTokens), inner = m::Dim::of(kda_heads() * c_.kda_dim);
   for (const char* name : {"q", "k", "v", "alpha", "o"})
     body.scratch.push_back({name, Dtype::f32, {rows, inner}});
   body.scratch.push_back({"beta", Dtype::f32, {rows, m::Dim::of(kda_heads())}});
-  body.launches = {kda_prep(), kda_recurrence(snapshot), kda_windows(snapshot), kda_out()};
+  body.launches = {kda_prep(), kda_recurrence(), kda_windows(false), kda_out()};
+  return body;
+}
+
+/// In chunks of 16 tokens.
+Body CudaTarget::kda_rows_snapshot() const {
+  const int64_t slots = (l_.rows_max + 15) / 16 + 2 * l_.seqs_max;
+  Body body;
+  body.scratch = {
+      {"records",
+       Dtype::u8,
+       {m::Dim::of(slots), m::Dim::of(kda_heads()), m::Dim::of(kda_record_bytes())}},
+      {"o", Dtype::f32, {m::Dim::of_var(kTokens), m::Dim::of(kda_heads() * c_.kda_dim)}}};
+  body.launches = {kda_chunk(), kda_scan(), kda_windows(true), kda_out()};
   return body;
 }
 
@@ -359,6 +405,14 @@ Body CudaTarget::attend_split() const {
           {std::move(split), std::move(join)}};
 }
 
+Body CudaTarget::absorb() const {
+  const int64_t columns = std::min<int64_t>(c_.kv_lora, 128);
+  return {{},
+          {on(mla("absorb", {lora(), rope(), nope(), v()}), "kern_mla_absorb", {256, 1, 1},
+              {of(c_.heads), blocks_of(kTokens, 256), of(c_.kv_lora / columns)},
+              256 * std::max(c_.nope, columns) + 2 * c_.nope * columns)}};
+}
+
 Body CudaTarget::merge() const {
   Body body;
   for (const int64_t rows : {int64_t{16}, int64_t{64}}) {
@@ -423,17 +477,14 @@ Body CudaTarget::body(Work work, int64_t sources) const {
     case Work::kda_step:
       return kda_step();
     case Work::kda_rows:
-      return kda_rows(false);
+      return kda_rows();
     case Work::kda_rows_snapshot:
-      return kda_rows(true);
+      return kda_rows_snapshot();
     case Work::mla_prep:
       return {{},
               {on("mla-prep", "kern_mla_prep", {256, 1, 1}, {m::Expr::of_var(kTokens), of(2)})}};
     case Work::mla_absorb:
-      return {{},
-              {on(mla("absorb", {lora(), rope(), nope(), v()}), "kern_mla_absorb", {256, 1, 1},
-                  {of(c_.heads), blocks_of(kTokens, 64),
-                   of(c_.kv_lora / std::min<int64_t>(c_.kv_lora, 128))})}};
+      return absorb();
     case Work::mla_attend_step:
       return attend(true);
     case Work::mla_attend_rows:
