@@ -5,7 +5,6 @@
 
 #include "command.h"
 #include "kern/base/file.h"
-#include "kern/node/config.h"
 #include "run_session.h"
 #include "tokenizer/k3_tokenizer.h"
 
@@ -153,10 +152,7 @@ Result<RunPlan> plan_of(const RunOptions& o, const text::Tokenizer* tokenizer) {
   plan.sampling = o.sampling;
   plan.stop_tokens = o.stops;
   plan.cache_dir = o.cache;
-  for (const std::string& dir : o.modules) plan.module_dirs.emplace_back(dir);
-  if (plan.module_dirs.empty())
-    plan.module_dirs.push_back(std::filesystem::read_symlink("/proc/self/exe").parent_path() /
-                               "../lib/kern");
+  plan.module_dirs = module_dirs_of(o.modules);
   return plan;
 }
 
@@ -182,17 +178,6 @@ void print_answer(const RunPlan& plan, const RunAnswer& answer, const text::Toke
   fmt::print(stderr, "\n");
 }
 
-/// The GPU to run on; 0 for the host, which asks for none.
-Result<int> gpu_of(const RunOptions& o, const manifest::Verified& manifest) {
-  if (o.device.empty()) return 0;
-  KERN_TRY(gpu, node::parse_device(o.device));
-  const bool wants_gpu = manifest->device == manifest::Device::cuda;
-  if (wants_gpu != gpu.has_value())
-    return fail(Kind::caller, "--device `{}`: the manifest is for {}", o.device,
-                wants_gpu ? "a GPU" : "the host");
-  return gpu.value_or(0);
-}
-
 Result<void> run_with(const RunOptions& o, const manifest::Verified& manifest) {
   KERN_TRY(level, parse_level(o.log_level));
   std::optional<safetensors::Catalog> weights;
@@ -209,7 +194,7 @@ Result<void> run_with(const RunOptions& o, const manifest::Verified& manifest) {
   const text::Tokenizer* speaks = tokenizer ? &*tokenizer : nullptr;
   KERN_TRY(plan, plan_of(o, speaks));
   plan.manifest = &manifest;
-  KERN_TRY(gpu, gpu_of(o, manifest));
+  KERN_TRY(gpu, gpu_of(o.device, manifest));
   plan.gpu = gpu;
   plan.weights = weights ? &*weights : nullptr;
   KERN_TRY(answer, run_session(plan, Log("kern run", level)));

@@ -5,6 +5,8 @@
 
 #include <iostream>
 
+#include "kern/node/config.h"
+
 namespace kern::app {
 
 namespace po = boost::program_options;
@@ -61,6 +63,21 @@ tl::expected<manifest::Verified, int> load_manifest(const std::string& path) {
   if (verified) return std::move(*verified);
   fmt::print(stderr, "kern: {}\n", manifest::to_error(verified.error(), path).text());
   return tl::unexpected<int>(kProblems);
+}
+
+Result<int> gpu_of(const std::string& device, const manifest::Verified& manifest) {
+  if (device.empty()) return 0;
+  KERN_TRY(gpu, node::parse_device(device));
+  const bool wants_gpu = manifest->device == manifest::Device::cuda;
+  if (wants_gpu != gpu.has_value())
+    return fail(Kind::caller, "--device `{}`: the manifest is for {}", device,
+                wants_gpu ? "a GPU" : "the host");
+  return gpu.value_or(0);
+}
+
+std::vector<std::filesystem::path> module_dirs_of(const std::vector<std::string>& given) {
+  if (!given.empty()) return {given.begin(), given.end()};
+  return {std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern"};
 }
 
 std::string json_quoted(std::string_view text) {

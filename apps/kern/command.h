@@ -3,6 +3,7 @@
 /// Adding a command: one file `cmd_<name>.cc`, its declaration here, its line in main.cc's table.
 
 #include <boost/program_options.hpp>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,6 +33,7 @@ int cmd_schema(const Arguments& arguments);
 int cmd_run(const Arguments& arguments);
 int cmd_serve(const Arguments& arguments);
 int cmd_replay(const Arguments& arguments);
+int cmd_bench(const Arguments& arguments);
 
 /// What a command's help says, and how its line is read.
 struct Usage {
@@ -52,6 +54,13 @@ tl::expected<manifest::Verified, int> load_manifest(const std::string& path);
 /// A manifest file, mapped; complains on standard error.
 std::optional<MappedFile> map_manifest(const std::string& path);
 std::string_view text_of(const MappedFile& file);
+
+/// The GPU to run on, by a word of `--device`; 0 for the host, which asks for none. Kind caller
+/// when the manifest is for the other kind.
+Result<int> gpu_of(const std::string& device, const manifest::Verified& manifest);
+
+/// Where modules lie: what was given, or ../lib/kern beside this program.
+std::vector<std::filesystem::path> module_dirs_of(const std::vector<std::string>& given);
 
 /// A JSON string literal.
 std::string json_quoted(std::string_view text);

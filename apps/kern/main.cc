@@ -13,6 +13,7 @@ constexpr kern::app::Command kCommands[] = {
     {"schema", "print the JSON Schema of a manifest", kern::app::cmd_schema},
     {"run", "run one sequence, or one stage between files", kern::app::cmd_run},
     {"serve", "one process, one manifest, the HTTP API", kern::app::cmd_serve},
+    {"bench", "how long a program takes at a shape, and where the time goes", kern::app::cmd_bench},
     {"replay", "what the prefix cache finds in a trace of sessions", kern::app::cmd_replay},
 };
 

@@ -1,5 +1,6 @@
 #include "gen/config.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <utility>
@@ -180,6 +181,15 @@ Result<void> check_config(const Config& config) {
   if (config.eos < 0 || config.eos >= config.vocab)
     return fail(Kind::caller, "config: `eos_token_id`: expected 0 to {}, got {}", config.vocab - 1,
                 config.eos);
+  return {};
+}
+
+Result<void> keep_layers(Config& config, int64_t layers) {
+  if (layers < 1 || layers > config.layers)
+    return fail(Kind::caller, "expected 1 to {}, got {}", config.layers, layers);
+  config.layers = layers;
+  config.dense_layers = std::min(config.dense_layers, layers);
+  config.is_mla.resize(static_cast<size_t>(layers));
   return {};
 }
 

@@ -52,6 +52,9 @@ struct Config {
 /// field, what was expected and what was got.
 kern::Result<Config> read_config(std::string_view json);
 
+/// The model without the layers behind the first `layers`. Kind caller when it has no so many.
+kern::Result<void> keep_layers(Config& config, int64_t layers);
+
 /// Checks that sizes agree with each other.
 kern::Result<void> check_config(const Config& config);
 

@@ -22,7 +22,7 @@ constexpr const char* kUsage =
     "       k3-gen decode   --config FILE --ranks R -o D.json\n"
     "each takes [--device host|cuda] [--plain] [--modules DIR] [--model LABEL] [--binds "
     "series|plain]\n"
-    "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N]\n"
+    "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N] [--layers N]\n"
     "layers are counted from 0; a stage starts before each layer of --cut-at\n"
     "  --plain     device cuda, no extension of version 7: greedy, NCCL, no snapshots\n"
     "  --modules   folder of the kernels to pin (default: this build's own)\n"
@@ -32,6 +32,7 @@ constexpr const char* kUsage =
     "              one GPU)\n"
     "  --max-seqs  sequences of a decode step    --max-ctx  positions of one sequence\n"
     "  --chunk     rows of a prefill call        --pack     sequences of a prefill call\n"
+    "  --layers    the first N layers alone, and the head: to measure, not to answer\n"
     "  --binds     experts as series (the default), or plain: a segment each, as version 7 has "
     "it\n";
 
@@ -54,9 +55,9 @@ Result<void> check_command(const std::string& command, const Flags& flags) {
 
 Result<Flags> parse_flags(int argc, char** argv) {
   static constexpr const char* kKnown[] = {
-      "--config",   "--device",  "-o",      "--out",  "--modules",           "--model",
-      "--max-seqs", "--max-ctx", "--chunk", "--pack", "--collective-blocks", "--stages",
-      "--cut-at",   "--ranks",   "--binds"};
+      "--config",   "--device",  "-o",      "--out",   "--modules",           "--model",
+      "--max-seqs", "--max-ctx", "--chunk", "--pack",  "--collective-blocks", "--stages",
+      "--cut-at",   "--ranks",   "--binds", "--layers"};
   Flags flags;
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
@@ -172,6 +173,8 @@ Result<void> save_stages(const Config& config, const k3::Options& options, const
 Result<void> run(const std::string& command, const Flags& flags) {
   KERN_TRY(text, read_file(flags.at("--config"), size_t{16} << 20));
   KERN_TRY(config, k3::read_config(text));
+  KERN_TRY(layers, number(flags, "--layers"));
+  if (layers) KERN_TRY_VOID(with_context(k3::keep_layers(config, *layers), "`--layers`"));
   KERN_TRY(options, options_of(flags));
   if (command == "prefill") {
     const std::string& out = flags.at("-o");

@@ -342,3 +342,53 @@ TEST_CASE("a device with too little memory says what did not fit", "[runtime][cu
         "workspaces and scratch: 256 bytes of device memory, 232 are free: cuMemAlloc: out of "
         "memory (CUDA_ERROR_OUT_OF_MEMORY, 2)");
 }
+
+TEST_CASE("synthetic weights cross the link as one block and are doubled on the device",
+          "[runtime][cuda]") {
+  // as many bytes as two and a half blocks
+  const int64_t elements = 16 * 65537 / 4 / 2 * 5;
+  const std::string json =
+      with(R"({"buf": "a"}, {"buf": "b"})", R"({"buf": "a"}, {"buf": "b", "offset": 1048544})",
+           with(R"("b": {"dtype": "f32", "shape": ["rows", 4], "kind": "input"})",
+                R"("b": {"dtype": "f32", "shape": [)" + std::to_string(elements) +
+                    R"(, 1], "kind": "weight", "bind": [{"tensor": "w"}]})"));
+  Gpu gpu;
+  auto options = gpu.options();
+  options.synthetic_weights = 3;
+  auto loaded = gpu.try_load(json, options);
+  if (!loaded) FAIL(loaded.error().text());
+  const auto copies = gpu.fake.calls_of("cuMemcpy");
+  CHECK(copies == Calls{"cuMemcpyHtoDAsync 1048592 stream 3", "cuMemcpyDtoDAsync 1048592 stream 1",
+                        "cuMemcpyDtoDAsync 524296 stream 1"});
+  REQUIRE((*loaded)->run("main", rows(6)));
+  // the first values, and those on both sides of where the second block begins
+  const auto z = get<float>((*loaded)->buffer("z"), 24);
+  const auto block = get<float>(loaded_weight("f32", elements, 1, 4), 262148);
+  for (size_t i = 0; i < 24; ++i) CHECK(z[i] == block[(262148 - 12 + i) % 262148] + block[i]);
+
+  TempDir dir;
+  const auto weights =
+      checkpoint(dir, {tensor<float>("w", "F32", {6, 4}, std::vector<float>(24, 3.f))});
+  const auto both = gpu.try_load(json, options, &weights);
+  REQUIRE(!both);
+  CHECK(both.error().text() == "a checkpoint and synthetic weights exclude each other");
+}
+
+TEST_CASE("a timed run marks every launch it makes, and no graph stands in", "[runtime][cuda]") {
+  Gpu gpu;
+  const auto r = gpu.load(graph_of_chain());
+  put(r->buffer("a"), counting(8));
+  for (int i = 0; i < 2; ++i) REQUIRE(r->run("main", seqs(2)));
+  gpu.fake.take_calls();
+  const auto times = r->run_timed("main", seqs(2));
+  REQUIRE(times);
+  REQUIRE(times->size() == 2);
+  CHECK((*times)[0].call == 0);
+  CHECK((*times)[1].call == 1);
+  CHECK((*times)[1].launch == 0);
+  CHECK((*times)[1].milliseconds == 1);  // the fake driver's answer
+  CHECK(gpu.fake.calls_of("cuGraphLaunch").empty());
+  CHECK(gpu.fake.calls_of("cuEventRecord").size() == 3);
+  CHECK(get<float>(r->buffer("z"), 8)[7] == 7);
+  CHECK(!r->run_timed("main", seqs(7)));
+}

@@ -121,4 +121,47 @@ inline kern::safetensors::Catalog checkpoint(const TempDir& dir,
   return std::move(*catalog);
 }
 
+// A weight copied to the output, so that a test sees the bytes that were bound.
+inline std::string weight_manifest(const std::string& dtype, int64_t rows, int64_t cols,
+                                   const std::string& bind, const std::string& group = "") {
+  const std::string topology = group.empty() ? "" : R"("topology": {"groups": {"tp": 2}},)";
+  const std::string rank = group.empty() ? R"({"i32": 0})" : R"({"rank": "tp"})";
+  const std::string shape = "[" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
+  return R"({
+    "schema_version": 7, "model": "bind", "uses": ["host"], "device": "host", )" +
+         topology + R"("vars": {}, "states": {},
+    "buffers": {
+      "w": {"dtype": ")" +
+         dtype + R"(", "shape": )" + shape + R"(, "kind": "weight", "bind": )" + bind + R"(},
+      "t": {"dtype": "i32", "shape": [1], "kind": "input", "domain": {"index_into": "w"}},
+      "o": {"dtype": ")" +
+         dtype + R"(", "shape": )" + shape + R"(, "kind": "output"}},
+    "modules": {"test": {"source": "test.so", "sha256": "@HASH@"}},
+    "ops": {"copy": {"params": ["in buffer<)" +
+         dtype + R"(>", "in buffer<i32>", "out buffer<)" + dtype + R"(>", "i32", "i32"],
+      "impl": {"launches": [{"module": "test", "entry": "test_gather", "block": [1, 1, 1],
+        "grid": [1, 1, 1]}]}}},
+    "programs": {"main": {"calls": [{"op": "copy", "args": [{"buf": "w"}, {"buf": "t"},
+      {"buf": "o"}, {"i32": )" +
+         std::to_string(rows * cols) + R"(}, )" + rank + R"(]}]}}
+  })";
+}
+
+/// Bytes of that weight under synthetic weights of a seed.
+inline std::vector<std::byte> loaded_weight(const std::string& dtype, int64_t rows, int64_t cols,
+                                            uint64_t seed) {
+  auto with = options();
+  with.synthetic_weights = seed;
+  std::string json = weight_manifest(dtype, rows, cols, R"([{"tensor": "w"}])");
+  // the copy counts in floats
+  const int64_t each = dtype == "f32" || dtype == "i32" ? 4 : dtype.ends_with("16") ? 2 : 1;
+  const std::string width = R"({"i32": )" + std::to_string(rows * cols);
+  json.replace(json.find(width), width.size(),
+               R"({"i32": )" + std::to_string(rows * cols * each / 4));
+  const auto r = loaded(json, with);
+  REQUIRE(r->run("main", std::vector<kern::runtime::VarValue>{}));
+  const kern::ByteSpan out = r->buffer("o");
+  return {out.begin(), out.end()};
+}
+
 }  // namespace kern_test

@@ -1,4 +1,6 @@
+#include <cmath>
 #include <fstream>
+#include <set>
 
 #include "fixture.h"
 
@@ -24,32 +26,6 @@ const std::string kSet = R"({
     {"module": "test", "entry": "test_set", "block": [1, 1, 1], "grid": [1, 1, 1]}]}}},
   "programs": {"main": {"calls": [{"op": "set", "args": [{"buf": "o"}, {"f32": 3}, {"i32": 4}]}]}}
 })";
-
-// A weight copied to the output, so that a test sees the bytes that were bound.
-std::string weight_manifest(const std::string& dtype, int64_t rows, int64_t cols,
-                            const std::string& bind, const std::string& group = "") {
-  const std::string topology = group.empty() ? "" : R"("topology": {"groups": {"tp": 2}},)";
-  const std::string rank = group.empty() ? R"({"i32": 0})" : R"({"rank": "tp"})";
-  const std::string shape = "[" + std::to_string(rows) + ", " + std::to_string(cols) + "]";
-  return R"({
-    "schema_version": 7, "model": "bind", "uses": ["host"], "device": "host", )" +
-         topology + R"("vars": {}, "states": {},
-    "buffers": {
-      "w": {"dtype": ")" +
-         dtype + R"(", "shape": )" + shape + R"(, "kind": "weight", "bind": )" + bind + R"(},
-      "t": {"dtype": "i32", "shape": [1], "kind": "input", "domain": {"index_into": "w"}},
-      "o": {"dtype": ")" +
-         dtype + R"(", "shape": )" + shape + R"(, "kind": "output"}},
-    "modules": {"test": {"source": "test.so", "sha256": "@HASH@"}},
-    "ops": {"copy": {"params": ["in buffer<)" +
-         dtype + R"(>", "in buffer<i32>", "out buffer<)" + dtype + R"(>", "i32", "i32"],
-      "impl": {"launches": [{"module": "test", "entry": "test_gather", "block": [1, 1, 1],
-        "grid": [1, 1, 1]}]}}},
-    "programs": {"main": {"calls": [{"op": "copy", "args": [{"buf": "w"}, {"buf": "t"},
-      {"buf": "o"}, {"i32": )" +
-         std::to_string(rows * cols) + R"(}, )" + rank + R"(]}]}}
-  })";
-}
 
 std::vector<float> counting(size_t count, float first) {
   std::vector<float> out(count);
@@ -306,6 +282,49 @@ TEST_CASE("bytes on disk bind as the packed types", "[runtime][bind]") {
         refusal(weight_manifest(dtype, 4, 2, R"([{"tensor": "q"}])"), options(), &weights).empty());
   CHECK(refusal(weight_manifest("i8", 4, 2, R"([{"tensor": "q"}])"), options(), &weights) ==
         "weight `w`: tensor `q` is U8 in the checkpoint, expected I8");
+}
+
+TEST_CASE("synthetic weights are of a trained tensor's magnitude, and follow the seed",
+          "[runtime][bind]") {
+  const auto values = [](int64_t rows, int64_t cols, uint64_t seed) {
+    return get<float>(loaded_weight("f32", rows, cols, seed), static_cast<size_t>(rows * cols));
+  };
+  const auto matrix = values(600, 1024, 1);
+  double sum = 0, squares = 0;
+  for (const float value : matrix) {
+    if (!std::isfinite(value)) FAIL(value);
+    sum += value;
+    squares += static_cast<double>(value) * value;
+  }
+  const auto count = static_cast<double>(matrix.size());
+  CHECK(std::abs(sum / count) < 1e-3);
+  CHECK(std::sqrt(squares / count) == Approx(1.0 / 32).epsilon(0.02));
+  CHECK(values(600, 1024, 1) == matrix);
+  CHECK(values(600, 1024, 2) != matrix);
+  // 16 * 65537 bytes, then the same again; rows of 4 KiB stand elsewhere in it every time
+  CHECK(std::equal(matrix.begin(), matrix.end() - 262148, matrix.begin() + 262148));
+  CHECK(!std::equal(matrix.begin(), matrix.begin() + 1024, matrix.begin() + 262144));
+}
+
+TEST_CASE("synthetic bytes of the packed types are numbers", "[runtime][bind]") {
+  const auto bytes = [](const char* dtype) {
+    return get<uint8_t>(loaded_weight(dtype, 64, 1024, 5), 64 * 1024);
+  };
+  const auto distinct = [&](const char* dtype) {
+    const auto all = bytes(dtype);
+    return std::set<int>(all.begin(), all.end());
+  };
+  CHECK(distinct("fp8e8m0") == std::set<int>{120, 121, 122});
+  for (const int value : distinct("fp8e4m3")) CHECK((value & 0x40) == 0);  // below two, no NaN
+  CHECK(distinct("u8").size() == 256);
+  CHECK(distinct("i32") == std::set<int>{0});
+  for (const char* dtype : {"bf16", "f16"}) {
+    const int exponent_shift = dtype[0] == 'b' ? 7 : 10, exponent_mask = dtype[0] == 'b' ? 255 : 31;
+    const auto halves = get<uint16_t>(loaded_weight(dtype, 64, 1024, 5), 32 * 1024);
+    for (const uint16_t half : halves)  // nothing near infinity, or NaN
+      if ((half >> exponent_shift & exponent_mask) >= exponent_mask * 2 / 3) FAIL(half);
+    CHECK(std::set<uint16_t>(halves.begin(), halves.end()).size() > 1000);
+  }
 }
 
 // ---- programs that run at load ----

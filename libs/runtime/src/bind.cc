@@ -181,8 +181,22 @@ WeightPlan::WeightPlan(std::vector<SegmentBytes> segments) : segments_(std::move
   for (const SegmentBytes& segment : segments_) bytes_ += segment.total();
 }
 
+WeightPlan WeightPlan::repeating(ByteSpan block, int64_t bytes) {
+  const auto size = static_cast<int64_t>(block.size());
+  KERN_ASSERT(size > 0 || bytes == 0, "{} bytes of nothing", bytes);
+  std::vector<SegmentBytes> segments;
+  if (bytes > 0) {
+    segments.push_back({Piece{block.data(), bytes / size, size, 0}, std::nullopt});
+    segments.push_back({Piece{block.data(), 1, bytes % size, 0}, std::nullopt});
+  }
+  WeightPlan plan(std::move(segments));
+  plan.repeated_ = block;
+  return plan;
+}
+
 const std::byte* WeightPlan::in_place() const {
-  if (segments_.size() != 1 || segments_[0].second || !segments_[0].first.contiguous())
+  if (!repeated_.empty() || segments_.size() != 1 || segments_[0].second ||
+      !segments_[0].first.contiguous())
     return nullptr;
   const std::byte* from = segments_[0].first.from;
   return reinterpret_cast<uintptr_t>(from) % kInPlaceAlignment == 0 ? from : nullptr;

@@ -34,15 +34,20 @@ struct SegmentBytes {
 class WeightPlan {
  public:
   explicit WeightPlan(std::vector<SegmentBytes> segments);
+  /// A block again and again, the last time in part; it outlives the plan.
+  static WeightPlan repeating(ByteSpan block, int64_t bytes);
 
   int64_t bytes() const { return bytes_; }
   /// All of it where it is mapped, when it lies there in one piece at a multiple of 16; else null.
   const std::byte* in_place() const;
+  /// What repeats, from the first byte on; empty where nothing is known to.
+  ByteSpan repeated() const { return repeated_; }
   /// Bytes [begin, begin + to.size()) of the buffer.
   void copy(int64_t begin, MutableByteSpan to) const;
 
  private:
   std::vector<SegmentBytes> segments_;
+  ByteSpan repeated_;
   int64_t bytes_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #include "cuda_device.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "cuda_built_ins.h"
@@ -92,6 +93,7 @@ class CudaDevice final : public Device {
     return kernels_.allow(context_, program);
   }
   Result<void> enqueue(LoweredProgram& program, std::span<const int64_t> vars) override;
+  Result<std::vector<LaunchTime>> run_timed(LoweredProgram& program) override;
   Result<void> synchronize() override {
     KERN_TRY_VOID(loader_.flush(stream_));
     return stream_.synchronize();
@@ -100,7 +102,9 @@ class CudaDevice final : public Device {
 
  private:
   Result<Block> allocate_uncleared(int64_t bytes, Reach reach);
+  Result<void> repeat(std::byte* to, const WeightPlan& plan);
   Result<cuda::Graph> capture(const LoweredProgram& program);
+  Result<void> upload(LoweredProgram& program);
   Result<void> run_launches(LoweredProgram& program, std::span<const int64_t> vars);
   Result<std::vector<std::byte*>> map_members(const cuda::SharedMemory& own, PeerGroup& group,
                                               std::vector<cuda::SharedMemory>& mapped);
@@ -156,8 +160,22 @@ Result<Block> CudaDevice::bind(const manifest::Buffer& buffer, const WeightPlan&
     return Block{address_of(address), hold(std::move(pinned))};
   }
   KERN_TRY(block, allocate_uncleared(plan.bytes(), reach));
-  loader_.add(pointer_of(block.address), plan);
+  if (plan.repeated().empty())
+    loader_.add(pointer_of(block.address), plan);
+  else
+    KERN_TRY_VOID(repeat(block.address, plan));
   return block;
+}
+
+/// What repeats goes over the link once; then what is there is doubled.
+Result<void> CudaDevice::repeat(std::byte* to, const WeightPlan& plan) {
+  KERN_TRY_VOID(write(to, plan.repeated()));
+  for (auto done = static_cast<int64_t>(plan.repeated().size()); done < plan.bytes();) {
+    const int64_t more = std::min(done, plan.bytes() - done);
+    KERN_TRY_VOID(copy(to + done, to, more));
+    done += more;
+  }
+  return {};
 }
 
 /// The addresses of the others' memory, their descriptors gathered and mapped.
@@ -252,12 +270,26 @@ Result<void> CudaDevice::run_launches(LoweredProgram& program, std::span<const i
   return with_context(graph->launch(stream_), "program `{}`", program.name);
 }
 
-Result<void> CudaDevice::enqueue(LoweredProgram& program, std::span<const int64_t> vars) {
+/// All that launches need beside their own code.
+Result<void> CudaDevice::upload(LoweredProgram& program) {
   KERN_TRY_VOID(loader_.flush(stream_));
   for (const PackPatch& patch : program.patches) std::memcpy(patch.at, patch.from, patch.width);
-  KERN_TRY_VOID(staging_.upload(stream_, program));
+  return staging_.upload(stream_, program);
+}
+
+Result<void> CudaDevice::enqueue(LoweredProgram& program, std::span<const int64_t> vars) {
+  KERN_TRY_VOID(upload(program));
   KERN_TRY_VOID(run_launches(program, vars));
   return staging_.download(stream_, program);
+}
+
+Result<std::vector<LaunchTime>> CudaDevice::run_timed(LoweredProgram& program) {
+  KERN_TRY(marks, LaunchMarks::create(context_.driver(), program));
+  KERN_TRY_VOID(upload(program));
+  KERN_TRY_VOID(enqueue_launches(stream_, program, &marks));
+  KERN_TRY_VOID(staging_.download(stream_, program));
+  KERN_TRY_VOID(stream_.synchronize());
+  return marks.read();
 }
 
 }  // namespace

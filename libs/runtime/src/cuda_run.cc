@@ -162,16 +162,44 @@ const cuda::Graph& GraphCache::keep(Key key, cuda::Graph graph) {
 
 // ---- launches ----
 
-Result<void> enqueue_launches(const cuda::Stream& stream, const LoweredProgram& program) {
+Result<LaunchMarks> LaunchMarks::create(const cuda::Driver& driver, const LoweredProgram& program) {
+  LaunchMarks marks;
+  for (size_t i = 0; i <= program.launches.size(); ++i) {
+    KERN_TRY(event, cuda::Event::create(driver, cuda::Event::Timing::on));
+    marks.events_.push_back(std::move(event));
+  }
+  marks.times_.reserve(program.launches.size());
+  return marks;
+}
+
+Result<void> LaunchMarks::mark(const cuda::Stream& stream, size_t call, size_t launch) {
+  times_.push_back({call, launch, 0});
+  return stream.record(events_[times_.size()]);
+}
+
+Result<std::vector<LaunchTime>> LaunchMarks::read() {
+  for (size_t i = 0; i < times_.size(); ++i) {
+    KERN_TRY(milliseconds, events_[i + 1].milliseconds_since(events_[i]));
+    times_[i].milliseconds = milliseconds;
+  }
+  return std::move(times_);
+}
+
+Result<void> enqueue_launches(const cuda::Stream& stream, const LoweredProgram& program,
+                              LaunchMarks* marks) {
   auto watch = program.watches.begin();
+  size_t of_call = 0;  // the launch's position in its call
+  if (marks != nullptr) KERN_TRY_VOID(marks->begin(stream));
   for (size_t i = 0; i < program.launches.size(); ++i) {
     const Launch& launch = program.launches[i];
+    of_call = i > 0 && program.launches[i - 1].call == launch.call ? of_call + 1 : 0;
     if (launch.is_on()) {
       auto done =
           launch.kernel != nullptr ? enqueue_kernel(stream, launch) : launch.built_in->run(launch);
       if (!done)
         return with_context(std::move(done), "program `{}`, call {}, op `{}`", program.name,
                             launch.call, launch.op);
+      if (marks != nullptr) KERN_TRY_VOID(marks->mark(stream, launch.call, of_call));
     }
     if (watch == program.watches.end()) continue;
     if (i + 1 < program.launches.size() && program.launches[i + 1].call == launch.call) continue;

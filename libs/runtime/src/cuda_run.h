@@ -86,7 +86,25 @@ class GraphCache {
   std::map<Key, int> met_;
 };
 
-/// Enqueues the launches whose `when` holds. Watched calls are waited for and shown.
-Result<void> enqueue_launches(const cuda::Stream& stream, const LoweredProgram& program);
+/// Events between the launches of one run.
+class LaunchMarks {
+ public:
+  /// Makes all events beforehand, so that marking costs as little as it can.
+  static Result<LaunchMarks> create(const cuda::Driver& driver, const LoweredProgram& program);
+  /// Where the time of the first launch begins.
+  Result<void> begin(const cuda::Stream& stream) const { return stream.record(events_[0]); }
+  Result<void> mark(const cuda::Stream& stream, size_t call, size_t launch);
+  /// Once the stream has passed them all.
+  Result<std::vector<LaunchTime>> read();
+
+ private:
+  std::vector<cuda::Event> events_;
+  std::vector<LaunchTime> times_;  ///< events_[i + 1] ends times_[i]
+};
+
+/// Enqueues the launches whose `when` holds; after each, the mark. Watched calls are waited for and
+/// shown.
+Result<void> enqueue_launches(const cuda::Stream& stream, const LoweredProgram& program,
+                              LaunchMarks* marks = nullptr);
 
 }  // namespace kern::runtime

@@ -9,6 +9,7 @@
 
 #include "bind.h"
 #include "kern/base/log.h"
+#include "kern/runtime/runtime.h"
 #include "target.h"
 
 namespace kern::runtime {
@@ -65,6 +66,8 @@ class Device : public Target {
   virtual Result<void> reserve(const LoweredProgram& program) = 0;
   /// Its values have been evaluated, and `vars` are those of the manifest's vars.
   virtual Result<void> enqueue(LoweredProgram& program, std::span<const int64_t> vars) = 0;
+  /// `enqueue` and `synchronize`, and how long each launch took.
+  virtual Result<std::vector<LaunchTime>> run_timed(LoweredProgram& program) = 0;
   /// Waits for all that was enqueued, copies included.
   virtual Result<void> synchronize() = 0;
   /// Gives back what only loading needs.

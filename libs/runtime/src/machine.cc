@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kern/base/assert.h"
+#include "kern/base/clock.h"
 
 namespace kern::runtime {
 namespace {
@@ -58,17 +59,27 @@ void Machine::run_grid(const Launch& launch) {
   pool_.run(blocks, std::max<int64_t>(1, blocks / (pool_.threads() * kPiecesPerWorker)), body);
 }
 
-Result<void> Machine::run(const LoweredProgram& program) {
+Result<void> Machine::run_one(const LoweredProgram& program, const Launch& launch) {
+  if (launch.kernel == nullptr)
+    return with_context(launch.built_in->run(launch), "program `{}`, call {}, op `{}`",
+                        program.name, launch.call, launch.op);
+  run_grid(launch);
+  return {};
+}
+
+Result<void> Machine::run(const LoweredProgram& program, std::vector<LaunchTime>* times) {
+  const SystemClock clock;
   auto watch = program.watches.begin();
+  size_t of_call = 0;  // the launch's position in its call
   for (size_t i = 0; i < program.launches.size(); ++i) {
     const Launch& launch = program.launches[i];
+    of_call = i > 0 && program.launches[i - 1].call == launch.call ? of_call + 1 : 0;
     if (launch.is_on()) {
-      if (launch.kernel != nullptr) {
-        run_grid(launch);
-      } else if (auto done = launch.built_in->run(launch); !done) {
-        return with_context(std::move(done), "program `{}`, call {}, op `{}`", program.name,
-                            launch.call, launch.op);
-      }
+      const TimeNs start = times != nullptr ? clock.now() : 0;
+      KERN_TRY_VOID(run_one(program, launch));
+      if (times != nullptr)
+        times->push_back(
+            {launch.call, of_call, static_cast<double>(clock.now() - start) / kMillisecondNs});
     }
     if (watch == program.watches.end()) continue;
     if (i + 1 < program.launches.size() && program.launches[i + 1].call == launch.call) continue;

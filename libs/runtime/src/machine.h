@@ -16,8 +16,9 @@ class Machine {
 
   /// Makes room for the largest launch of a program; called at load only.
   Result<void> reserve(int64_t shared_bytes, int64_t collective_bytes);
-  /// Runs every launch in order. The program's values have been evaluated.
-  Result<void> run(const LoweredProgram& program);
+  /// Runs every launch in order. The program's values have been evaluated. Adds to `times` how long
+  /// each took.
+  Result<void> run(const LoweredProgram& program, std::vector<LaunchTime>* times = nullptr);
 
   Isa isa() const { return isa_; }
   WorkerPool& pool() { return pool_; }
@@ -28,6 +29,7 @@ class Machine {
 
  private:
   void run_grid(const Launch& launch);
+  Result<void> run_one(const LoweredProgram& program, const Launch& launch);
 
   Isa isa_;
   WorkerPool pool_;

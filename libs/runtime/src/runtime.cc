@@ -8,6 +8,7 @@
 #include "kern/base/assert.h"
 #include "lower.h"
 #include "store.h"
+#include "synthetic.h"
 
 namespace kern::runtime {
 namespace {
@@ -26,6 +27,7 @@ class LoadedRuntime final : public Runtime {
         vars_max_(manifest.vars_max().begin(), manifest.vars_max().end()),
         peers_(options.peers),
         read_back_(options.read_back),
+        synthetic_(options.synthetic_weights),
         ranks_(std::move(ranks)),
         device_(std::move(device)),
         store_(std::move(store)) {
@@ -51,6 +53,8 @@ class LoadedRuntime final : public Runtime {
   Result<void> copy_slot(int64_t from, int64_t to) override;
   Result<void> zero_slot(int64_t slot) override;
   Result<void> enqueue(std::string_view program, std::span<const VarValue> vars) override;
+  Result<std::vector<LaunchTime>> run_timed(std::string_view program,
+                                            std::span<const VarValue> vars) override;
   Result<void> synchronize() override;
   Result<void> observe(std::string_view label, std::string_view buffer, Observer see) override;
 
@@ -77,6 +81,7 @@ class LoadedRuntime final : public Runtime {
   Result<void> bind(const Verified& manifest, size_t index, const safetensors::Catalog* weights);
   Result<void> derive(const Verified& manifest, const safetensors::Catalog* weights);
   Result<void> run_at_bounds(LoweredProgram& program);
+  Result<LoweredProgram*> prepared(std::string_view program, std::span<const VarValue> vars);
   Result<void> set_vars(const LoweredProgram& program, std::span<const VarValue> vars);
   Result<void> check_place(std::string_view what, int64_t place, int64_t count) const;
   Result<size_t> state_range(std::string_view name, int64_t offset, size_t bytes) const;
@@ -87,6 +92,7 @@ class LoadedRuntime final : public Runtime {
   std::vector<int64_t> vars_max_;
   std::map<std::string, PeerGroup*> peers_;
   std::optional<std::set<std::string, std::less<>>> read_back_;
+  std::optional<uint64_t> synthetic_;
   Ranks ranks_;
   std::unique_ptr<Device> device_;  ///< outlives what it allocated
   Store store_;
@@ -100,11 +106,14 @@ class LoadedRuntime final : public Runtime {
 Result<void> LoadedRuntime::bind(const Verified& manifest, size_t index,
                                  const safetensors::Catalog* weights) {
   const Buffer& buffer = manifest->buffers[index];
-  if (weights == nullptr)
+  if (weights == nullptr && !synthetic_)
     return fail(Kind::caller, "{} `{}` needs a checkpoint, none was given",
                 manifest::to_string(buffer.kind), buffer.name);
   const int64_t bytes = manifest.bytes_max(index);
-  KERN_TRY(plan, plan_weight(buffer, bytes, *weights, ranks_));
+  std::vector<std::byte> made;  // until it is bound
+  if (synthetic_) made = synthetic_block(buffer, bytes, *synthetic_ + index);
+  KERN_TRY(plan, synthetic_ ? WeightPlan::repeating(made, bytes)
+                            : plan_weight(buffer, bytes, *weights, ranks_));
   KERN_TRY(block, with_context(device_->bind(buffer, plan, store_.reach_of(buffer.name)), "{} `{}`",
                                manifest::to_string(buffer.kind), buffer.name));
   if (buffer.kind == BufferKind::weight) weight_bytes_ += bytes;
@@ -288,7 +297,9 @@ Result<void> LoadedRuntime::set_vars(const LoweredProgram& program,
   return {};
 }
 
-Result<void> LoadedRuntime::enqueue(std::string_view program, std::span<const VarValue> vars) {
+/// The program with its values evaluated and its inputs checked.
+Result<LoweredProgram*> LoadedRuntime::prepared(std::string_view program,
+                                                std::span<const VarValue> vars) {
   const auto index = names_.programs.find(program);
   if (!index) return fail(Kind::caller, "no program `{}`", program);
   LoweredProgram* lowered = programs_[*index].get();
@@ -297,7 +308,18 @@ Result<void> LoadedRuntime::enqueue(std::string_view program, std::span<const Va
   lowered->values.evaluate(values_);
   KERN_TRY_VOID(check_inputs(manifest_, *lowered));
   KERN_TRY_VOID(device_->enter());
+  return lowered;
+}
+
+Result<void> LoadedRuntime::enqueue(std::string_view program, std::span<const VarValue> vars) {
+  KERN_TRY(lowered, prepared(program, vars));
   return device_->enqueue(*lowered, values_);
+}
+
+Result<std::vector<LaunchTime>> LoadedRuntime::run_timed(std::string_view program,
+                                                         std::span<const VarValue> vars) {
+  KERN_TRY(lowered, prepared(program, vars));
+  return device_->run_timed(*lowered);
 }
 
 Result<void> LoadedRuntime::synchronize() {
@@ -376,6 +398,8 @@ Result<void> Runtime::run(std::string_view program, std::span<const VarValue> va
 Result<std::unique_ptr<Runtime>> Runtime::load(const Verified& manifest,
                                                const safetensors::Catalog* weights,
                                                const Options& options, const Log& log) {
+  if (weights != nullptr && options.synthetic_weights)
+    return fail(Kind::caller, "a checkpoint and synthetic weights exclude each other");
   KERN_TRY(ranks, ranks_of(*manifest, options));
   KERN_TRY(layout, lay_out(manifest, options.capacity));
   const bool on_host = manifest->device == manifest::Device::host;

@@ -53,6 +53,9 @@ struct Options {
   /// Host only: a weight that lies whole in the checkpoint is used where it is mapped, without a
   /// copy. The catalog must then outlive the Runtime.
   bool weights_in_place = false;
+  /// No checkpoint: weights and sources get pseudo-random values of this seed instead, at a usual
+  /// magnitude and never NaN, the same bytes on every device. For shapes, not for answers.
+  std::optional<uint64_t> synthetic_weights;
 
   // ---- GPU only ----
   int gpu = 0;  ///< the driver's number of the device
@@ -64,6 +67,13 @@ struct Options {
   std::optional<std::set<std::string, std::less<>>> read_back;
 };
 
+/// How long one launch of a run took, waiting for the one before it included.
+struct LaunchTime {
+  size_t call = 0;    ///< position in the program
+  size_t launch = 0;  ///< position in the call's op
+  double milliseconds = 0;
+};
+
 /// The value of one var for one run.
 struct VarValue {
   std::string_view name;
@@ -73,8 +83,8 @@ struct VarValue {
 class Runtime {
  public:
   /// Reads modules (hash before use), binds weights, runs derive and once programs. `weights` may
-  /// be null when the manifest binds none. Kinds: kernel_artifact, weight_artifact, manifest,
-  /// device, peer.
+  /// be null when the manifest binds none, and is with Options::synthetic_weights. Kinds:
+  /// kernel_artifact, weight_artifact, manifest, device, peer.
   static Result<std::unique_ptr<Runtime>> load(const manifest::Verified& manifest,
                                                const safetensors::Catalog* weights,
                                                const Options& options, const Log& log);
@@ -110,6 +120,12 @@ class Runtime {
   virtual Result<void> synchronize() = 0;
   /// Both.
   Result<void> run(std::string_view program, std::span<const VarValue> vars);
+
+  /// `run` launch by launch, never as a graph, with the device's clock read between launches (on a
+  /// GPU some microseconds each, which the sum holds). Launches whose `when` does not hold are left
+  /// out.
+  virtual Result<std::vector<LaunchTime>> run_timed(std::string_view program,
+                                                    std::span<const VarValue> vars) = 0;
 
   /// Calls `see` with the bytes of a buffer, at its bound, after each call of that label in any
   /// program run from now on; an empty label means the last call that names the buffer. For people
