@@ -92,7 +92,8 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
     return tl::unexpected(manifest::to_error(protocol.error(), config.manifest.string()));
   runtime::Options options;
   options.module_dirs = config.module_dirs;
-  if (options.module_dirs.empty()) options.module_dirs.push_back(own_modules());
+  if (options.module_dirs.empty())
+    options.module_dirs.push_back(config.gpu ? own_modules() / "cuda" : own_modules());
   options.capacity = capacity_of(config, m, *protocol);
   options.threads = config.gpu ? std::max(config.threads, kLoadThreads) : config.threads;
   options.gpu = config.gpu.value_or(0);
