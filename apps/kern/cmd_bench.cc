@@ -36,7 +36,7 @@ po::options_description described(BenchOptions& o) {
       }),
       "no checkpoint: pseudo-random weights")(
       "modules", po::value(&o.modules)->value_name("DIR"),
-      "where modules lie; ../lib/kern beside this program when not given")(
+      "where modules lie; ../lib/kern and its folder cuda beside this program when not given")(
       "cache", po::value(&o.cache)->value_name("DIR"), "also look in DIR/blobs/<sha256>")(
       "device", po::value(&o.device)->value_name("host|gpu:N"),
       "where to run; what the manifest is for, on the first GPU, when not given")(

@@ -43,7 +43,7 @@ po::options_description described(RunOptions& o) {
       "feed the prompt one token at a time, or in as few items as fit")(
       "chunk", po::value(&o.chunk)->value_name("N"), "rows of a prompt's item at most")(
       "modules", po::value(&o.modules)->value_name("DIR"),
-      "where modules lie; ../lib/kern beside this program, or its folder cuda, when not given")(
+      "where modules lie; ../lib/kern and its folder cuda beside this program when not given")(
       "cache", po::value(&o.cache)->value_name("DIR"), "also look in DIR/blobs/<sha256>")(
       "device", po::value(&o.device)->value_name("host|gpu:N"),
       "where to run; what the manifest is for, on the first GPU, when not given")(
@@ -194,8 +194,6 @@ Result<void> run_with(const RunOptions& o, const manifest::Verified& manifest) {
   const text::Tokenizer* speaks = tokenizer ? &*tokenizer : nullptr;
   KERN_TRY(plan, plan_of(o, speaks));
   plan.manifest = &manifest;
-  if (o.modules.empty() && manifest->device == manifest::Device::cuda)
-    plan.module_dirs = {plan.module_dirs.back() / "cuda"};
   KERN_TRY(gpu, gpu_of(o.device, manifest));
   plan.gpu = gpu;
   plan.weights = weights ? &*weights : nullptr;

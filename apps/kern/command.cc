@@ -77,7 +77,8 @@ Result<int> gpu_of(const std::string& device, const manifest::Verified& manifest
 
 std::vector<std::filesystem::path> module_dirs_of(const std::vector<std::string>& given) {
   if (!given.empty()) return {given.begin(), given.end()};
-  return {std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern"};
+  const auto own = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "../lib/kern";
+  return {own, own / "cuda"};
 }
 
 std::string json_quoted(std::string_view text) {
