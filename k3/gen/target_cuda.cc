@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kMultiprocessors = 132;  // where a grid is free, it fills this many
 constexpr int64_t kSharedOfMultiprocessor = 228 * 1024;
-constexpr int64_t kTileRowsFew = 8, kTileRowsMany = 64;
+constexpr int64_t kTileRowsFew = 8, kTileRowsMany = 80;
 
 m::Literal i32_literal(int64_t value) {
   return {m::Literal::Type::i32, value, 0};
@@ -46,9 +46,9 @@ Body CudaTarget::mix(const char* entry, int64_t sources) const {
 
 // ---- routed experts ----
 
-/// Rows from which an expert's share outgrows the small tile: the two kinds of tile take turns.
+/// Rows from which two small tiles an expert cost more than one large one, as measured.
 m::Launch CudaTarget::only_for(m::Launch launch, int64_t tile_rows) const {
-  const int64_t few = std::max<int64_t>(kTileRowsFew * c_.experts / c_.top_k / 2, 1);
+  const int64_t few = std::max<int64_t>(2 * kTileRowsFew * c_.experts / c_.top_k, 1);
   if (l_.rows_max <= few) return launch;
   m::When when;
   when.var = kTokens;
@@ -72,29 +72,30 @@ m::Launch CudaTarget::moe_plan(int64_t tile_rows) const {
   return only_for(std::move(made), tile_rows);
 }
 
+/// As many blocks as are resident, and what each holds.
+m::Launch experts(const char* entry, int64_t tile_rows) {
+  const bool few = tile_rows == kTileRowsFew;
+  return on(fmt::format("moe-experts+ROWS={}", tile_rows), entry, {few ? 128 : 256, 1, 1},
+            {of(kMultiprocessors * (few ? 4 : 1))}, few ? 1536 : 122880);
+}
+
 m::Launch CudaTarget::moe_up(int64_t tile_rows) const {
   const m::ParamType i = p_i32(), n = in(Dtype::i32), h = in(Dtype::bf16), u = in(Dtype::u8),
                      e = in(Dtype::fp8e8m0), f = p_f32();
-  const bool few = tile_rows == kTileRowsFew;
-  return only_for(
-      with(on(fmt::format("moe-experts+ROWS={}", tile_rows), "kern_moe_up", {128, 1, 1},
-              {of(kMultiprocessors * (few ? 4 : 3))}, few ? 2560 : 65536),
-           {h, n, n, n, n, u, e, u, e, out(Dtype::bf16), i, i, f, f},
-           {scratch("x"), scratch("row_of"), scratch("first"), scratch("tiles"),
-            scratch("tile_count"), param(kW1), param(kS1), param(kW3), param(kS3), scratch("act"),
-            param(kWidth), param(kInter), param(kBeta), param(kLinearBeta)}),
-      tile_rows);
+  return only_for(with(experts("kern_moe_up", tile_rows),
+                       {h, n, n, n, u, e, u, e, out(Dtype::bf16), i, i, f, f},
+                       {scratch("x"), scratch("row_of"), scratch("tiles"), scratch("tile_count"),
+                        param(kW1), param(kS1), param(kW3), param(kS3), scratch("act"),
+                        param(kWidth), param(kInter), param(kBeta), param(kLinearBeta)}),
+                  tile_rows);
 }
 
 m::Launch CudaTarget::moe_down(int64_t tile_rows) const {
   const m::ParamType i = p_i32(), n = in(Dtype::i32), h = in(Dtype::bf16), u = in(Dtype::u8),
                      e = in(Dtype::fp8e8m0);
-  const bool few = tile_rows == kTileRowsFew;
-  return only_for(with(on(fmt::format("moe-experts+ROWS={}", tile_rows), "kern_moe_down",
-                          {128, 1, 1}, {of(kMultiprocessors * (few ? 4 : 3))}, few ? 2560 : 65536),
-                       {h, n, n, n, u, e, out(Dtype::bf16), i, i},
-                       {scratch("act"), scratch("first"), scratch("tiles"), scratch("tile_count"),
-                        param(kW2), param(kS2), scratch("y"), param(kWidth), param(kInter)}),
+  return only_for(with(experts("kern_moe_down", tile_rows), {h, n, n, u, e, out(Dtype::bf16), i, i},
+                       {scratch("act"), scratch("tiles"), scratch("tile_count"), param(kW2),
+                        param(kS2), scratch("y"), param(kWidth), param(kInter)}),
                   tile_rows);
 }
 
@@ -106,7 +107,7 @@ Body CudaTarget::routed() const {
   body.scratch = {{"first", Dtype::i32, {m::Dim::of(own + 1)}},
                   {"place", Dtype::i32, {rows, picks}},
                   {"row_of", Dtype::i32, {rows, picks}},
-                  {"tiles", Dtype::i32, {rows, picks, m::Dim::of(2)}},
+                  {"tiles", Dtype::i32, {rows, picks, m::Dim::of(3)}},
                   {"tile_count", Dtype::i32, {m::Dim::of(1)}},
                   {"x", Dtype::bf16, {rows, m::Dim::of(latent)}},
                   {"act", Dtype::bf16, {rows, picks, m::Dim::of(inter)}},

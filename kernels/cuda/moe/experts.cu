@@ -1,24 +1,26 @@
-// The routed experts' products: rows of one expert at a time against its MXFP4 weights.
+// The routed experts' products: rows of one expert at a time against its MXFP4
+// weights.
 //
 // kern_moe_up:      act[p] = bf(situ(bf(W1 x[row_of[p]]), bf(W3 x[row_of[p]]))), in the column
 // order
 //   of kern_moe_interleave
-//   in bf16 [rows, width] x, interleaved; in i32 [rows, top_k] row_of; in i32 [experts + 1] first;
-//   in i32 [rows, top_k, 2] tiles; in i32 [1] tile_count; in u8 [experts, inter, width / 2] w1; in
-//   u8 [experts, inter, width / 32] s1; in w3, s3 likewise; out bf16 [rows, top_k, inter] act; i32
-//   width, inter; f32 beta, linear_beta
+//   in bf16 [rows, width] x, interleaved; in i32 [rows, top_k] row_of; in i32 [rows, top_k, 3]
+//   tiles; in i32 [1] tile_count; in u8 [experts, inter, width / 2] w1; in u8 [experts, inter,
+//   width / 32] s1; in w3, s3 likewise; out bf16 [rows, top_k, inter] act; i32 width, inter; f32
+//   beta, linear_beta
 // kern_moe_down:    y[p] = bf(W2 act[p])
-//   in bf16 act; in first, tiles, tile_count; in u8 [experts, width, inter / 2] w2; in u8 [experts,
-//   width, inter / 32] s2; out bf16 [rows, top_k, width] y; i32 width, inter
+//   in bf16 act; in tiles, tile_count; in u8 [experts, width, inter / 2] w2; in u8 [experts, width,
+//   inter / 32] s2; out bf16 [rows, top_k, width] y; i32 width, inter
 //
 // Defines: ROWS, picks a tile has at most, and the tile_rows that kern_moe_plan was given:
-//   8   few rows an expert (decoding): x comes through L1, weights stream through registers
-//   64  many: x is staged in shared memory, a weight is decoded once for up to 64 picks
-// grid: [any, 1, 1], pieces of 64 (up) or 128 (down) weight rows of a tile are dealt over it; three
-// blocks a multiprocessor fill it (up with ROWS 8: four). block: [128, 1, 1].
-// shared: ROWS 8: 2,560; ROWS 64: 65,536. width and inter are multiples of 32.
+//   8   few rows an expert (decoding): a warp by itself, x comes through L1
+//   80  many: eight warps share x in shared memory, a weight is decoded once for up to 80 picks
 //
-// The weights are the left operand: a warp owns 32 of their rows, decodes them out of its own
+// grid: [any, 1, 1], pieces of a tile's weight rows are dealt over it; 4 blocks a multiprocessor
+// (ROWS 8) or 1 (ROWS 80) fill it. block: ROWS 8: [128, 1, 1]; ROWS 80: [256, 1, 1].
+// shared: ROWS 8: 1,536; ROWS 80: 122,880. width and inter are multiples of 32.
+//
+// The weights are the left operand: a warp owns 16 or 32 of their rows, decodes them out of its own
 // 16-byte loads into the very registers that the product wants, and no weight passes through shared
 // memory. Which of 128 consecutive k a lane's slots mean is ours to choose, as long as both
 // operands agree: lane t of four holds k = 32 t … 32 t + 31, one scale group, and a product takes
@@ -37,171 +39,295 @@
 
 using namespace kern;
 
-static_assert(ROWS == 8 || ROWS == 64, "tiles of 8 or of 64 picks");
+static_assert(ROWS == 8 || ROWS == 80, "tiles of 8 or of 80 picks");
 
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * 32;
-constexpr int kChunk = 128;         // k a step
-constexpr int kColumns = ROWS / 8;  // groups of eight picks, a product's columns
-constexpr int kUpBlocks = ROWS == 8 ? 4 : 3, kDownBlocks = 3;  // a multiprocessor
+constexpr bool kIsFew = ROWS == 8;
+constexpr int kWarps = kIsFew ? 4 : 8, kThreads = kWarps * 32;
+constexpr int kBlocks = kIsFew ? 4 : 1;  // a multiprocessor
+constexpr int kChunk = 128;              // k a step
+constexpr int kColumns = ROWS / 8;       // groups of eight picks, a product's columns
+constexpr int kTiles = kIsFew ? 1 : 2;   // times 16 rows of weights a warp
 
-/// Two times 16 rows of packed weights, as one warp reads them: lane (g, t) rows g and g + 8.
+/// The packed weights that one warp reads: lane (g, t) rows g and g + 8 of each sixteen. Few: both
+/// halves have their own start, so that eight rows of W1 and eight of W3 make a sixteen.
 struct Weights {
-  const uint8_t* packed[2];  // of row g of each sixteen
+  const uint8_t* packed[2];  // of row g: of each half, or of each sixteen
   const uint8_t* scales[2];
-  bool present[2];
+  bool present;
   int in;  // k
 
+  __device__ __forceinline__ const uint8_t* row(int m, int half) const {
+    return kIsFew ? packed[half] : packed[m] + half * 4 * in;
+  }
+  __device__ __forceinline__ const uint8_t* scales_of(int m, int half) const {
+    return kIsFew ? scales[half] : scales[m] + half * 8 * (in / 32);
+  }
+
+  /// A lane's 32 k of a chunk: 16 bytes of each of its rows.
   struct Stage {
-    uint4 packed[2][2];
-    uint32_t scale[2][2];
+    uint4 packed[kTiles][2];
   };
   __device__ __forceinline__ void load(Stage& stage, int chunk) const {
     const int group = chunk * 4 + threadIdx.x % 4;
-    const bool inside = group * 32 < in;
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         stage.packed[m][half] = {0, 0, 0, 0};
-        stage.scale[m][half] = 127;
-        if (inside && present[m]) {
-          stage.packed[m][half] = load_once(packed[m] + half * 4 * in + group * 16);
-          stage.scale[m][half] = __ldg(scales[m] + half * 8 * (in / 32) + group);
+        if (group * 32 < in && present)
+          stage.packed[m][half] = load_once_ahead(row(m, half) + group * 16);
+      }
+  }
+
+  /// Scales of four chunks: lane t holds chunk t's four groups, and lends them.
+  struct Scales {
+    uint32_t word[kTiles][2];
+
+    /// Of the lane's own group of a chunk.
+    __device__ __forceinline__ void of(int chunk, uint32_t (&scale)[kTiles][2]) const {
+      const int lane = threadIdx.x % 32;
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          scale[m][half] =
+              __shfl_sync(0xFFFFFFFFU, word[m][half], (lane & ~3) | (chunk & 3)) >> (lane & 3) * 8 &
+              255;
+    }
+  };
+  __device__ __forceinline__ void load(Scales& to, int chunk) const {
+    const int groups = in / 32, group = chunk / 4 * 16 + threadIdx.x % 4 * 4, left = groups - group;
+    if (groups % 4 == 0) {  // whole words, used as they come, so that nothing waits for them here
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          to.word[m][half] = 0x7F7F7F7FU;
+          if (present && left > 0)
+            to.word[m][half] = __ldg(reinterpret_cast<const uint32_t*>(scales_of(m, half) + group));
         }
+      return;
+    }
+    // bytes past the row's end belong to no weight, but must not be a NaN
+    const uint32_t own = left >= 4 ? 0xFFFFFFFFU : left > 0 ? (1U << 8 * left) - 1 : 0;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        uint32_t word = 0;
+        if (present && left > 0) {
+          const auto at = reinterpret_cast<uint64_t>(scales_of(m, half) + group);
+          const auto* words = reinterpret_cast<const uint32_t*>(at & ~uint64_t{3});
+          const int skip = static_cast<int>(at & 3);
+          const uint32_t more = skip > 0 && left > 4 - skip ? __ldg(words + 1) : 0;
+          word = __funnelshift_r(__ldg(words), more, skip * 8);
+        }
+        to.word[m][half] = (word & own) | (0x7F7F7F7FU & ~own);
       }
   }
 };
 
-using Sums = float[2][kColumns][4];
+using Sums = float[kTiles][kColumns][4];
 
 /// One chunk: `x(column, j)` are words j of the lane's 32 k of pick 8 column + g.
-template <class X>
-__device__ __forceinline__ void multiply(const Weights::Stage& stage, int columns, Sums& sums,
-                                         X x) {
-  bool is_far = false;
-#pragma unroll
-  for (int m = 0; m < 2; ++m) is_far |= max(stage.scale[m][0], stage.scale[m][1]) > 128;
-  is_far = __any_sync(0xFFFFFFFFU, is_far);
+template <int kUsed, bool kFar, class X>
+__device__ __forceinline__ void multiply_by(const Weights::Stage& stage,
+                                            const uint32_t (&scale)[kTiles][2], Sums& sums, X x) {
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
-    uint32_t a[2][2][4];
+    uint32_t a[kTiles][2][4];
 #pragma unroll
-    for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < kTiles; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint4& from = stage.packed[m][half];
         const uint32_t words[4] = {from.x, from.y, from.z, from.w};
-        decode_mxfp4(words[j], stage.scale[m][half], is_far, a[m][half]);
+        decode_mxfp4<kFar>(words[j], scale[m][half], a[m][half]);
       }
 #pragma unroll
-    for (int column = 0; column < kColumns; ++column) {
-      if (column >= columns) break;
+    for (int column = 0; column < kUsed; ++column) {
       const uint4 b = x(column, j);
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int m = 0; m < kTiles; ++m)
         mma_16x8x16(sums[m][column], a[m][0][0], a[m][1][0], a[m][0][1], a[m][1][1], b.x, b.y);
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+      for (int m = 0; m < kTiles; ++m)
         mma_16x8x16(sums[m][column], a[m][0][2], a[m][1][2], a[m][0][3], a[m][1][3], b.z, b.w);
     }
   }
 }
 
-/// Where the rows of a tile's picks lie: pick p of it is row_of[p] of x, or row p without row_of.
+/// The same. Scales beyond what one factor holds, which no trained model has, take their own code
+/// where instructions are what counts; among many picks the second factor is free.
+template <int kUsed, class X>
+__device__ __forceinline__ void multiply(const Weights::Stage& stage, const Weights::Scales& scales,
+                                         int chunk, Sums& sums, X x) {
+  uint32_t scale[kTiles][2];
+  scales.of(chunk, scale);
+  if constexpr (kIsFew) {
+    if (!__any_sync(0xFFFFFFFFU, max(scale[0][0], scale[0][1]) > 128))
+      return multiply_by<kUsed, false>(stage, scale, sums, x);
+  }
+  multiply_by<kUsed, true>(stage, scale, sums, x);
+}
+
+/// Where the rows of a tile's picks lie: pick p of it is row row_of[first + p]
+/// of x, or row first + p without row_of.
 struct Picks {
   const bf16* x;
   const int32_t* row_of;
-  int count;
+  int first, count;
 
-  __device__ __forceinline__ int64_t row(int pick) const {
-    return row_of == nullptr ? pick : __ldg(row_of + pick);
+  /// Sixteens of bytes before the row, in a row of `in` values. (An array of 64
+  /// GiB is the limit.)
+  __device__ __forceinline__ uint32_t place(int pick, int in) const {
+    const int row = row_of == nullptr ? first + pick : __ldg(row_of + first + pick);
+    return static_cast<uint32_t>(row) * static_cast<uint32_t>(in / 8);
+  }
+  __device__ __forceinline__ const uint4* at(uint32_t place) const {
+    return reinterpret_cast<const uint4*>(x) + place;
   }
 };
 
 #if ROWS == 8
 
-/// sums = W x^T for the tile's picks.
+/// sums = W x^T for the tile's picks. Weights are asked for four chunks ahead,
+/// two at a time, so that 128 bytes of a row are read together.
 __device__ __forceinline__ void product(const Weights& weights, const Picks& picks, char*,
                                         Sums& sums) {
+  constexpr int kAhead = 4;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, in = weights.in;
   const int chunks = (in + kChunk - 1) / kChunk;
   const bool has_pick = g < picks.count;
-  const bf16* mine = picks.x + (has_pick ? picks.row(g) * in : 0) + t * 32;
-  Weights::Stage stage[2];
-  uint4 x[2][4];
-  const auto load = [&](int s, int chunk) {
-    weights.load(stage[s], chunk);
+  const uint32_t mine = (has_pick ? picks.place(g, in) : 0) + t * 4;
+  Weights::Stage stage[kAhead];
+  Weights::Scales scales, next_scales;
+  uint4 next_x[4];
+  const auto load_x = [&](int chunk) {
     const bool inside = has_pick && chunk * kChunk + t * 32 < in;
 #pragma unroll
     for (int j = 0; j < 4; ++j)
-      x[s][j] = inside ? load_shared(mine + chunk * kChunk + j * 8) : uint4{0, 0, 0, 0};
+      next_x[j] = inside ? load_shared(picks.at(mine + chunk * 16 + j)) : uint4{0, 0, 0, 0};
   };
-  load(0, 0);
-  load(1, 1);
-  for (int chunk = 0; chunk < chunks; chunk += 2)
+  weights.load(next_scales, 0);
 #pragma unroll
-    for (int s = 0; s < 2; ++s) {
+  for (int s = 0; s < kAhead; ++s) weights.load(stage[s], s);
+  load_x(0);
+  for (int chunk = 0; chunk < chunks; chunk += kAhead) {
+    scales = next_scales;
+    weights.load(next_scales, chunk + kAhead);
+#pragma unroll
+    for (int s = 0; s < kAhead; s += 2) {
       if (chunk + s >= chunks) break;
-      multiply(stage[s], 1, sums, [&](int, int j) { return x[s][j]; });
-      load(s, chunk + s + 2);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {  // past the end both are zeros
+        const uint4 x[4] = {next_x[0], next_x[1], next_x[2], next_x[3]};
+        load_x(chunk + s + i + 1);
+        multiply<1>(stage[s + i], scales, s + i, sums, [&](int, int j) { return x[j]; });
+      }
+      weights.load(stage[s], chunk + s + kAhead);
+      weights.load(stage[s + 1], chunk + s + 1 + kAhead);
     }
+  }
 }
 
 #else
 
-constexpr int kStages = 4, kStageBytes = ROWS * kChunk * 2;
+constexpr int kStages = 6, kStageBytes = ROWS * kChunk * 2;
 
-/// sums = W x^T for the tile's picks; `shared` holds kStages chunks of x in the order in which
-/// lanes read them.
-__device__ __forceinline__ void product(const Weights& weights, const Picks& picks, char* shared,
-                                        Sums& sums) {
-  const int lane = threadIdx.x % 32, in = weights.in;
-  const int chunks = (in + kChunk - 1) / kChunk, columns = (picks.count + 7) / 8;
-  const uint32_t stages = shared_address(shared);
+/// sums = W x^T for at most 8 kUsed picks; `shared` holds kStages chunks of x
+/// in the order in which lanes read them.
+template <int kUsed>
+__device__ __forceinline__ void product_of(const Weights& weights, const Picks& picks, char* shared,
+                                           Sums& sums) {
+  const int lane = threadIdx.x % 32, in = weights.in, chunks = (in + kChunk - 1) / kChunk;
   // Sixteen threads copy a pick's 256 bytes, thread (t, j) k = 32 t + 8 j …; the bit of j that is
   // folded into the place keeps both the writes and the reads clear of bank conflicts.
+  constexpr int kAtOnce = kThreads / 16;
   const int t = threadIdx.x % 4, j = threadIdx.x / 4 % 4, first_pick = threadIdx.x / 16;
+  const uint32_t to = shared_address(shared) + first_pick / 8 * 2048 +
+                      (j * 32 + ((first_pick % 8 * 4 + t) ^ ((j & 1) << 2))) * 16;
+  uint32_t from[kUsed * 8 / kAtOnce];  // in sixteens of bytes
+#pragma unroll
+  for (int i = 0; i < kUsed * 8 / kAtOnce; ++i) {
+    const int pick = i * kAtOnce + first_pick;
+    from[i] = picks.place(pick < picks.count ? pick : 0, in) + t * 4 + j;
+  }
   const auto copy = [&](int chunk) {
     if (chunk < chunks) {
-      const int k = chunk * kChunk + t * 32 + j * 8;
-      const uint32_t to = stages + chunk % kStages * kStageBytes +
-                          (j * 32 + ((first_pick * 4 + t) ^ ((j & 1) << 2))) * 16;
+      const uint32_t stage_at = to + chunk % kStages * kStageBytes;
 #pragma unroll
-      for (int column = 0; column < kColumns; ++column) {
-        const int pick = column * 8 + first_pick;
-        if (pick < picks.count)
-          copy_16_async(to + column * 2048, picks.x + picks.row(pick) * in + k, k < in);
-      }
+      for (int i = 0; i < kUsed * 8 / kAtOnce; ++i)
+        copy_16_async(stage_at + i * (kAtOnce / 8 * 2048), picks.at(from[i] + chunk * 16),
+                      chunk * kChunk + t * 32 < in);
     }
     commit_copies();
   };
   Weights::Stage stage[2];
+  Weights::Scales scales, next_scales;
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) copy(s);
+  weights.load(next_scales, 0);
   weights.load(stage[0], 0);
   for (int chunk = 0; chunk < chunks; chunk += 2)
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       if (chunk + s >= chunks) break;
+      if (s == 0 && chunk % 4 == 0) {
+        scales = next_scales;
+        weights.load(next_scales, chunk + 4);
+      }
       weights.load(stage[1 - s], chunk + s + 1);
       wait_copies<kStages - 2>();
-      __syncthreads();  // this chunk is here, and everyone is done with the one before
+      __syncthreads();  // this chunk is here, and everyone is done with the one
+                        // before
       copy(chunk + s + kStages - 1);
-      const uint32_t from = stages + (chunk + s) % kStages * kStageBytes;
-      multiply(stage[s], columns, sums, [&](int column, int word) {
-        return read_shared_16(from + (column * 128 + word * 32 + (lane ^ ((word & 1) << 2))) * 16);
+      const char* here = shared + (chunk + s) % kStages * kStageBytes;
+      multiply<kUsed>(stage[s], scales, chunk + s, sums, [&](int column, int word) {
+        const int place = column * 128 + word * 32 + (lane ^ ((word & 1) << 2));
+        return *reinterpret_cast<const uint4*>(here + place * 16);
       });
     }
   wait_copies<0>();
   __syncthreads();
 }
 
+__device__ __forceinline__ void product(const Weights& weights, const Picks& picks, char* shared,
+                                        Sums& sums) {
+  if (picks.count > 64)
+    product_of<10>(weights, picks, shared, sums);
+  else if (picks.count > 32)
+    product_of<8>(weights, picks, shared, sums);
+  else
+    product_of<4>(weights, picks, shared, sums);
+}
+
 #endif
 
-/// A warp's results of kWidth columns a pick, turned in shared memory so that 16 bytes of a pick's
-/// row are written at once.
+/// A tile: one expert's picks, at most ROWS.
+struct Tile {
+  int expert, first, count;
+  __device__ __forceinline__ Tile(const int32_t* tiles, int index)
+      : expert(tiles[3 * index]), first(tiles[3 * index + 1]), count(tiles[3 * index + 2]) {}
+};
+
+/// How a launch deals its pieces: to warps where they share nothing (few), else to blocks, whose
+/// warps take neighbouring rows of weights.
+struct Deal {
+  int first, step, warp_in_piece;
+  __device__ __forceinline__ Deal() {
+    const int warp = threadIdx.x / 32;
+    first = kIsFew ? blockIdx.x + gridDim.x * warp : blockIdx.x;
+    step = kIsFew ? gridDim.x * kWarps : gridDim.x;
+    warp_in_piece = kIsFew ? 0 : warp;
+  }
+  static constexpr int kWarpsAPiece = kIsFew ? 1 : kWarps;
+};
+
+/// A warp's results of kWidth columns a pick, turned in shared memory so that
+/// 16 bytes of a pick's row are written at once.
 template <int kWidth, class Value>
 __device__ __forceinline__ void write(char* shared, int count, bf16* to, int64_t stride,
                                       Value value) {
@@ -222,64 +348,71 @@ __device__ __forceinline__ void write(char* shared, int count, bf16* to, int64_t
 
 }  // namespace
 
-extern "C" __global__ void __launch_bounds__(kThreads, kUpBlocks)
-    kern_moe_up(const bf16* x, const int32_t* row_of, const int32_t* first, const int32_t* tiles,
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    kern_moe_up(const bf16* x, const int32_t* row_of, const int32_t* tiles,
                 const int32_t* tile_count, const uint8_t* w1, const uint8_t* s1, const uint8_t* w3,
                 const uint8_t* s3, bf16* act, int width, int inter, float beta, float linear_beta) {
   extern __shared__ __align__(128) char shared[];
-  constexpr int kPiece = kWarps * 16;
+  constexpr int kOwn = kIsFew ? 8 : 16,
+                kPiece = Deal::kWarpsAPiece * kOwn;  // rows of W1, and of W3
+  const Deal deal;
   const int g = threadIdx.x % 32 / 4;
   const int pieces = (inter + kPiece - 1) / kPiece, items = *tile_count * pieces;
   const float per_beta = __fdiv_rn(1.0F, beta), per_linear_beta = __fdiv_rn(1.0F, linear_beta);
-  for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const int tile = item / pieces, m = (item % pieces) * kPiece + threadIdx.x / 32 * 16;
-    const int expert = tiles[2 * tile], from = tiles[2 * tile + 1];
-    const int left = first[expert + 1] - from, count = left < ROWS ? left : ROWS;
-    const bool present = m < inter;
-    const int64_t row = int64_t{expert} * inter + m + g;
+  const int place = g < 4 ? 2 * g : 2 * g - 7;  // of column g of eight, interleaved
+  for (int item = deal.first; item < items; item += deal.step) {
+    const Tile tile(tiles, item / pieces);
+    const int m = item % pieces * kPiece + deal.warp_in_piece * kOwn;
+    const int64_t row = int64_t{tile.expert} * inter + m + g;
     const Weights weights = {{w1 + row * (width / 2), w3 + row * (width / 2)},
                              {s1 + row * (width / 32), s3 + row * (width / 32)},
-                             {present, present},
+                             m < inter,
                              width};
     Sums sums = {};
-    product(weights, {x, row_of + from, count}, shared, sums);
-    const int place = g < 4 ? 2 * g : 2 * g - 7;  // of column g of eight, interleaved
-    if (present)
-      write<16>(
-          shared, count, act + int64_t{from} * inter + m, inter, [&](int column, int c, bf16* to) {
-            to[c / 2 * 8 + place] = to_bf16(fast::situ(through_bf16(sums[0][column][c]),
-                                                       through_bf16(sums[1][column][c]), per_beta,
-                                                       per_linear_beta, beta * linear_beta));
-          });
-    if (ROWS > 8) __syncthreads();
+    product(weights, {x, row_of, tile.first, tile.count}, shared, sums);
+    const auto activated = [&](float gate, float up) {
+      return to_bf16(fast::situ(through_bf16(gate), through_bf16(up), per_beta, per_linear_beta,
+                                beta * linear_beta));
+    };
+    if (weights.present)
+      write<kOwn>(shared, tile.count, act + int64_t{tile.first} * inter + m, inter,
+                  [&](int column, int c, bf16* to) {
+                    if constexpr (!kIsFew)
+                      to[c / 2 * 8 + place] = activated(sums[0][column][c], sums[1][column][c]);
+                    else if (c < 2)
+                      to[place] = activated(sums[0][column][c], sums[0][column][c + 2]);
+                  });
+    if (!kIsFew) __syncthreads();
   }
 }
 
-extern "C" __global__ void __launch_bounds__(kThreads, kDownBlocks)
-    kern_moe_down(const bf16* act, const int32_t* first, const int32_t* tiles,
-                  const int32_t* tile_count, const uint8_t* w2, const uint8_t* s2, bf16* y,
-                  int width, int inter) {
+extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
+    kern_moe_down(const bf16* act, const int32_t* tiles, const int32_t* tile_count,
+                  const uint8_t* w2, const uint8_t* s2, bf16* y, int width, int inter) {
   extern __shared__ __align__(128) char shared[];
-  constexpr int kPiece = kWarps * 32;
+  constexpr int kOwn = kTiles * 16, kPiece = Deal::kWarpsAPiece * kOwn;
+  constexpr int kSecond =
+      kIsFew ? 8 : 16;  // rows from the first of a half, or sixteen, to the next
+  const Deal deal;
   const int g = threadIdx.x % 32 / 4;
   const int pieces = (width + kPiece - 1) / kPiece, items = *tile_count * pieces;
-  for (int item = blockIdx.x; item < items; item += gridDim.x) {
-    const int tile = item / pieces, m = (item % pieces) * kPiece + threadIdx.x / 32 * 32;
-    const int expert = tiles[2 * tile], from = tiles[2 * tile + 1];
-    const int left = first[expert + 1] - from, count = left < ROWS ? left : ROWS;
-    const int64_t row = int64_t{expert} * width + m + g;
-    const Weights weights = {{w2 + row * (inter / 2), w2 + (row + 16) * (inter / 2)},
-                             {s2 + row * (inter / 32), s2 + (row + 16) * (inter / 32)},
-                             {m < width, m + 16 < width},
+  for (int item = deal.first; item < items; item += deal.step) {
+    const Tile tile(tiles, item / pieces);
+    const int m = item % pieces * kPiece + deal.warp_in_piece * kOwn;
+    const int64_t row = int64_t{tile.expert} * width + m + g;
+    const Weights weights = {{w2 + row * (inter / 2), w2 + (row + kSecond) * (inter / 2)},
+                             {s2 + row * (inter / 32), s2 + (row + kSecond) * (inter / 32)},
+                             m < width,
                              inter};
     Sums sums = {};
-    product(weights, {act + int64_t{from} * inter, nullptr, count}, shared, sums);
-    if (m < width)
-      write<32>(shared, count, y + int64_t{from} * width + m, width,
-                [&](int column, int c, bf16* to) {
-                  to[c / 2 * 8 + g] = to_bf16(sums[0][column][c]);
-                  to[c / 2 * 8 + g + 16] = to_bf16(sums[1][column][c]);
-                });
-    if (ROWS > 8) __syncthreads();
+    product(weights, {act, nullptr, tile.first, tile.count}, shared, sums);
+    if (weights.present)
+      write<kOwn>(shared, tile.count, y + int64_t{tile.first} * width + m, width,
+                  [&](int column, int c, bf16* to) {
+#pragma unroll
+                    for (int t = 0; t < kTiles; ++t)
+                      to[t * 16 + c / 2 * 8 + g] = to_bf16(sums[t][column][c]);
+                  });
+    if (!kIsFew) __syncthreads();
   }
 }

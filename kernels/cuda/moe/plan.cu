@@ -2,11 +2,11 @@
 //
 // kern_moe_plan:  place[row, i] = position of that pick among all local picks, by expert then row;
 //   -1 when the expert is another rank's; first[e] = position of expert e's first pick;
-//   row_of[position] = row; tiles = (expert, first position) of every tile_rows picks of an
-//   expert, by expert, tile_count of them
-//   in i32 [rows, top_k] ids; out i32 [experts + 1] first; out i32 [rows, top_k] place; out i32
-//   [rows, top_k] row_of; out i32 [rows, top_k, 2] tiles; out i32 [1] tile_count; i32 experts,
-//   top_k, rank, rows, tile_rows
+//   row_of[position] = row; tiles = (expert, first position, picks) of the equal parts, multiples
+//   of 8 but for the last, into which an expert's picks are cut so that none has more than
+//   tile_rows, by expert, tile_count of them in i32 [rows, top_k] ids; out i32 [experts + 1] first;
+//   out i32 [rows, top_k] place; out i32 [rows, top_k] row_of; out i32 [rows, top_k, 3] tiles; out
+//   i32 [1] tile_count; i32 experts, top_k, rank, rows, tile_rows (a multiple of 8)
 //
 // The host's launch has no row_of, tiles, tile_count and tile_rows: there a block is an expert's.
 // grid: [8, 1, 1]. cluster: [8, 1, 1]. block: [1024, 1, 1]. shared: (experts * 34 + 2) * 4.
@@ -91,15 +91,18 @@ extern "C" __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kTh
       all += static_cast<int>(read_u32(in_block(&total[e], b)));
     }
   cluster_sync();  // no block may end, or go on writing, while another reads
-  int at = all, tile = (all + tile_rows - 1) / tile_rows, at_total, tile_total;
+  const int wanted = (all + tile_rows - 1) / tile_rows;
+  const int piece = wanted > 0 ? ((all + wanted - 1) / wanted + 7) / 8 * 8 : 8;
+  int at = all, tile = (all + piece - 1) / piece, at_total, tile_total;
   scan(at, tile, at_total, tile_total);
   if (e < experts) {
     base[e] = at + before;
     if (block == 0) {
       first[e] = at;
-      for (int from = 0; from < all; from += tile_rows, ++tile) {
-        tiles[2 * tile] = e;
-        tiles[2 * tile + 1] = at + from;
+      for (int from = 0; from < all; from += piece, ++tile) {
+        tiles[3 * tile] = e;
+        tiles[3 * tile + 1] = at + from;
+        tiles[3 * tile + 2] = min(piece, all - from);
       }
     }
   }

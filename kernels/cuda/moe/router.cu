@@ -36,8 +36,11 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
     kern_router(const float* logits, const float* bias, int32_t* ids, float* weights, int experts,
                 int top_k, int renormalize, float scaling, int rows) {
   __shared__ float shared[kWarps][kTopMax];
+  __shared__ int shared_experts[kWarps][kTopMax];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t below = (1U << lane) - 1;
   float* shares = shared[warp];
+  int* experts_of = shared_experts[warp];
   for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < rows;
        row += int64_t{gridDim.x} * kWarps) {
     const float* from = logits + row * experts;
@@ -48,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
       logit[i] = offset[i] = 0;
       if (e < experts) logit[i] = __ldg(from + e), offset[i] = __ldg(bias + e);
     }
-    uint32_t key[kPerLane];  // 0: not there, or taken
+    uint32_t key[kPerLane];  // 0: not there
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
       key[i] = 0;
@@ -57,35 +60,46 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
       if (i * 32 + lane < experts)
         key[i] = ordered(score == score ? score : __uint_as_float(0xFF800000U));
     }
-    uint32_t best = 0, best_at = 0, taken = 0;
-    const auto find_best = [&] {
-      best = 0, best_at = 0;
+
+    // ---- the k-th largest key, or one that exactly k reach ----
+    const auto count = [&](uint32_t least) {
+      int reach = 0;
 #pragma unroll
-      for (int i = 0; i < kPerLane; ++i)
-        if (key[i] > best) best = key[i], best_at = i;
+      for (int i = 0; i < kPerLane; ++i) reach += key[i] >= least ? 1 : 0;
+      return __reduce_add_sync(kAll, reach);
     };
-    find_best();
-    for (int k = 0; k < top_k; ++k) {
-      const uint32_t most = __reduce_max_sync(kAll, best);
-      const uint32_t mine = best == most ? best_at * 32 + lane : kAll;
-      if (__reduce_min_sync(kAll, mine) == mine && mine != kAll) {
-        taken |= 1U << best_at;
+    uint32_t largest = 0;  // of the lane; every lane's reaches the smallest of them
 #pragma unroll
-        for (int i = 0; i < kPerLane; ++i)
-          if (i == static_cast<int>(best_at)) key[i] = 0;
-        find_best();
-      }
+    for (int i = 0; i < kPerLane; ++i) largest = max(largest, key[i]);
+    uint32_t low = top_k <= 32 ? max(__reduce_min_sync(kAll, largest), 1U) : 1;
+    uint32_t high = __reduce_max_sync(kAll, largest);
+    while (low < high) {  // at least top_k reach low, fewer reach high + 1
+      const uint32_t middle = low + (high - low + 1) / 2;
+      const int reach = count(middle);
+      if (reach >= top_k)
+        low = middle;
+      else
+        high = middle - 1;
+      if (reach == top_k) break;
     }
-    int rank = 0;  // of the chosen in ascending order
-    for (int i = 0; i * 32 < experts; ++i) {
-      const uint32_t chosen = __ballot_sync(kAll, (taken >> i & 1) != 0);
-      if ((taken >> i & 1) != 0) {
-        const int at = rank + __popc(chosen & ((1U << lane) - 1));
-        const int e = i * 32 + lane;
-        ids[row * top_k + at] = e;
-        shares[at] = twin::sigmoid(from[e]);
-      }
+
+    // ---- those above it, and of its equals the first, in ascending order ----
+    int equals = top_k - count(low + 1), rank = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      if (i * 32 >= experts) break;
+      const uint32_t same = __ballot_sync(kAll, key[i] == low);
+      const bool is_chosen = key[i] > low || (key[i] == low && __popc(same & below) < equals);
+      const uint32_t chosen = __ballot_sync(kAll, is_chosen);
+      if (is_chosen) experts_of[rank + __popc(chosen & below)] = i * 32 + lane;
+      equals -= __popc(same);
       rank += __popc(chosen);
+    }
+    __syncwarp();
+    for (int k = lane; k < top_k; k += 32) {
+      const int e = experts_of[k];
+      ids[row * top_k + k] = e;
+      shares[k] = twin::sigmoid(__ldg(from + e));
     }
     __syncwarp();
     float sum = 0;

@@ -53,7 +53,7 @@ __device__ __forceinline__ uint4 pack8(const float (&value)[8]) {
 
 /// 1 / sqrt(sum / n + eps): the scale of an RMS norm.
 __device__ __forceinline__ float inverse_rms(float sum_of_squares, int n, float eps) {
-  return __fdiv_rn(1.0F, __fsqrt_rn(__fdiv_rn(sum_of_squares, static_cast<float>(n)) + eps));
+  return __frcp_rn(__fsqrt_rn(__fdiv_rn(sum_of_squares, static_cast<float>(n)) + eps));
 }
 
 // ---- the host's bits ----
@@ -96,7 +96,7 @@ __device__ __forceinline__ float exp_f32(float x) {
   return x < -87.3F ? 0.0F : high;
 }
 __device__ __forceinline__ float sigmoid(float x) {
-  return __fdiv_rn(1.0F, __fadd_rn(1.0F, exp_f32(-x)));
+  return __frcp_rn(__fadd_rn(1.0F, exp_f32(-x)));
 }
 
 }  // namespace twin

@@ -27,9 +27,9 @@ __device__ __forceinline__ uint32_t mul_bf16_pair(uint32_t a, uint32_t b) {
 }
 
 /// Elements (0, 4), (1, 5), (2, 6), (3, 7) of a word, each a pair of bf16, of a group of scale s.
-/// `far`: some scale of the warp is above 128.
-__device__ __forceinline__ void decode_mxfp4(uint32_t word, uint32_t s, bool far,
-                                             uint32_t (&pair)[4]) {
+/// kFar: s may be above 128.
+template <bool kFar>
+__device__ __forceinline__ void decode_mxfp4(uint32_t word, uint32_t s, uint32_t (&pair)[4]) {
   // n * 4160 puts a nibble's sign at bit 15 and its other bits at 8 … 6, and more that is masked
   constexpr uint32_t kLow = 0x000F000FU, kNext = 0x00F000F0U, kKept = 0x81C081C0U;
   const uint32_t upper = word >> 8, factor = mx_factor(s);
@@ -39,7 +39,7 @@ __device__ __forceinline__ void decode_mxfp4(uint32_t word, uint32_t s, bool far
   pair[3] = (upper & kNext) * 260U & kKept;
 #pragma unroll
   for (int i = 0; i < 4; ++i) pair[i] = mul_bf16_pair(pair[i], factor);
-  if (far) {
+  if (kFar) {
     const uint32_t rest = mx_rest(s);
 #pragma unroll
     for (int i = 0; i < 4; ++i) pair[i] = mul_bf16_pair(pair[i], rest);

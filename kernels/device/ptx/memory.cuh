@@ -14,6 +14,16 @@ __device__ __forceinline__ uint4 load_once(const void* from) {
   return value;
 }
 
+/// The same of an array whose neighbouring 256 bytes are read soon: memory is asked for all of them
+/// at once, where single pieces of 64 bytes would cost it a row each.
+__device__ __forceinline__ uint4 load_once_ahead(const void* from) {
+  uint4 value;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from));
+  return value;
+}
+
 /// Data that several warps or rows read.
 __device__ __forceinline__ uint4 load_shared(const void* from) {
   return __ldg(static_cast<const uint4*>(from));

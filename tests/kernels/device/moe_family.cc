@@ -99,7 +99,7 @@ struct Plan {
       : first(c.out<int32_t>(experts + 1, 0xA5)),
         place(c.out<int32_t>(ids.size(), 0xA5)),
         row_of(c.out<int32_t>(ids.size(), 0xA5)),
-        tiles(c.out<int32_t>(ids.size() * 2, 0xA5)),
+        tiles(c.out<int32_t>(ids.size() * 3, 0xA5)),
         tile_count(c.out<int32_t>(1, 0xA5)) {
     Buffer in = c.in(ids);
     const size_t rows = ids.size() / top_k;
@@ -118,10 +118,16 @@ struct Plan {
     for (size_t pick = 0; pick < places.size(); ++pick)
       if (places[pick] >= 0) rows[places[pick]] = static_cast<int32_t>(pick / top_k);
     int32_t count = 0;
-    for (size_t e = 0; e + 1 < begins.size(); ++e)
-      for (int32_t at = begins[e]; at < begins[e + 1];
-           at += static_cast<int32_t>(tile_rows), ++count)
-        cut[2 * count] = static_cast<int32_t>(e), cut[2 * count + 1] = at;
+    const auto most = static_cast<int32_t>(tile_rows);
+    for (size_t e = 0; e + 1 < begins.size(); ++e) {
+      const int32_t all = begins[e + 1] - begins[e], wanted = (all + most - 1) / most;
+      const int32_t piece = wanted > 0 ? ((all + wanted - 1) / wanted + 7) / 8 * 8 : 8;
+      for (int32_t at = 0; at < all; at += piece, ++count) {
+        cut[3 * count] = static_cast<int32_t>(e), cut[3 * count + 1] = begins[e] + at;
+        cut[3 * count + 2] = std::min(piece, all - at);
+        if (cut[3 * count + 2] > most) c.fail("a tile of too many picks");
+      }
+    }
     c.same("row_of", row_of.from_device<int32_t>(), rows);
     c.same("tiles", tiles.from_device<int32_t>(), cut);
     c.same("tile_count", tile_count.from_device<int32_t>(), I32{count});
@@ -132,17 +138,17 @@ struct Plan {
 
 void plan_checks(Suite& suite) {
   for (const size_t rows : {1, 2, 63, 64, 65, 500, 8192})
-    for (const size_t tile_rows : {8, 64})
+    for (const size_t tile_rows : {8, 80})
       suite.check(fmt::format("moe plan rows={} tile_rows={}", rows, tile_rows), [=](Check& c) {
         const I32 ids = random_ids(c.prng, rows, 16, 896);
         Plan(c, ids, 896, 16, 0, tile_rows);
         Plan(c, ids, 112, 16, 3, tile_rows);
       });
   suite.check("moe plan: all to one expert, none to this rank, two experts in all", [](Check& c) {
-    Plan(c, I32(3000, 7), 896, 1, 0, 64);
+    Plan(c, I32(3000, 7), 896, 1, 0, 80);
     Plan(c, I32(640, 7), 8, 16, 1, 8);
     Plan(c, random_ids(c.prng, 77, 1, 2), 2, 1, 0, 8);
-    Plan(c, random_ids(c.prng, 40, 4, 1024), 1024, 4, 0, 64);
+    Plan(c, random_ids(c.prng, 40, 4, 1024), 1024, 4, 0, 80);
   });
 }
 
@@ -175,10 +181,11 @@ struct Experts {
         w2(prng, count, width, inter, low_scale, scales_above) {}
 };
 
-Kernel product_kernel(const char* entry, size_t tile_rows, uint32_t blocks = 396) {
+Kernel product_kernel(const char* entry, size_t tile_rows, uint32_t blocks = 0) {
+  if (blocks == 0) blocks = tile_rows == 8 ? 4 * 132 : 132;  // as many as are resident
   Kernel kernel = {"moe-experts+ROWS=" + std::to_string(tile_rows), entry, {}};
-  kernel.shape.grid = {blocks, 1, 1}, kernel.shape.block = {128, 1, 1};
-  kernel.shape.shared_bytes = tile_rows == 8 ? 2560 : 65536;
+  kernel.shape.grid = {blocks, 1, 1}, kernel.shape.block = {tile_rows == 8 ? 128u : 256u, 1, 1};
+  kernel.shape.shared_bytes = tile_rows == 8 ? 1536 : 122880;
   return kernel;
 }
 
@@ -216,7 +223,7 @@ class RoutedOp {
         top_k_(top_k),
         rows_(ids.size() / top_k) {}
 
-  Result run(size_t tile_rows, bool judge, uint32_t blocks = 396) {
+  Result run(size_t tile_rows, bool judge, uint32_t blocks = 0) {
     const size_t picks = ids_.size(), stride = e_.width + 8;
     Plan plan(c_, ids_, e_.count, top_k_, 0, tile_rows);
     Buffer x = c_.out<uint16_t>(rows_ * e_.width), act = c_.out<uint16_t>(picks * e_.inter),
@@ -225,11 +232,10 @@ class RoutedOp {
            s3 = c_.in(e_.w3.scales), w2 = c_.in(e_.w2.nibbles), s2 = c_.in(e_.w2.scales);
     c_.device(row_kernel("kern_moe_interleave", rows_), {z_, x, i32(e_.width), i32(rows_)});
     c_.device(product_kernel("kern_moe_up", tile_rows, blocks),
-              {x, plan.row_of, plan.first, plan.tiles, plan.tile_count, w1, s1, w3, s3, act,
-               i32(e_.width), i32(e_.inter), f32(4), f32(25)});
-    c_.device(
-        product_kernel("kern_moe_down", tile_rows, blocks),
-        {act, plan.first, plan.tiles, plan.tile_count, w2, s2, y, i32(e_.width), i32(e_.inter)});
+              {x, plan.row_of, plan.tiles, plan.tile_count, w1, s1, w3, s3, act, i32(e_.width),
+               i32(e_.inter), f32(4), f32(25)});
+    c_.device(product_kernel("kern_moe_down", tile_rows, blocks),
+              {act, plan.tiles, plan.tile_count, w2, s2, y, i32(e_.width), i32(e_.inter)});
     const Args combine = {y,           plan.place,  weights_,  partial, i32(e_.width),
                           i32(top_k_), i32(stride), i32(rows_)};
     c_.device(row_kernel("kern_moe_combine", rows_), combine);
@@ -288,7 +294,7 @@ void product_checks(Suite& suite) {
        {Size{4, 2, 1, 3584, 3072}, Size{4, 2, 65, 3584, 3072}, Size{2, 1, 200, 3584, 384},
         Size{16, 4, 63, 64, 96}, Size{16, 4, 64, 512, 256}, Size{8, 8, 9, 32, 32},
         Size{64, 2, 17, 160, 224}, Size{3, 3, 130, 1056, 544}})
-    for (const size_t tile_rows : {8, 64})
+    for (const size_t tile_rows : {8, 80})
       suite.check(fmt::format("moe experts={} top_k={} rows={} width={} inter={} tile_rows={}",
                               s.experts, s.top_k, s.rows, s.width, s.inter, tile_rows),
                   [=](Check& c) {
@@ -309,13 +315,13 @@ void product_checks(Suite& suite) {
                     z[i] = narrow(widen(z[i]) * 1e-20);
                   const I32 ids = random_ids(c.prng, 20, 2, 3);
                   RoutedOp(c, experts, z, ids, uniform(c.prng, 40, 0, 1), 2)
-                      .run(low % 2 == 0 ? 8 : 64, true);
+                      .run(low % 2 == 0 ? 8 : 80, true);
                 }
               });
   suite.check("moe experts: all rows to one expert, the others empty", [](Check& c) {
     const Experts experts(c.prng, 5, 256, 128);
-    for (const size_t rows : {1, 8, 9, 63, 64, 65, 129})
-      for (const size_t tile_rows : {8, 64})
+    for (const size_t rows : {1, 8, 9, 63, 64, 65, 80, 81, 129, 200})
+      for (const size_t tile_rows : {8, 80})
         RoutedOp(c, experts, normal_bf16(c.prng, rows * 256, 1), I32(rows, 3), F32(rows, 0.5F), 1)
             .run(tile_rows, true);
   });
@@ -325,14 +331,13 @@ void product_checks(Suite& suite) {
         Packed w(c.prng, 1, out, in, 0, 255);
         Bf16 x(picks * in, 0);
         for (size_t k = 0; k < in; ++k) x[k * in + k] = narrow(1);
-        for (const size_t tile_rows : {8, 64}) {
+        for (const size_t tile_rows : {8, 80}) {
           Plan plan(c, I32(picks, 0), 1, 1, 0, tile_rows);
           Buffer z = c.in(x), act = c.out<uint16_t>(picks * in), packed = c.in(w.nibbles),
                  scales = c.in(w.scales), y = c.out<uint16_t>(picks * out);
           c.device(row_kernel("kern_moe_interleave", picks), {z, act, i32(in), i32(picks)});
-          c.device(
-              product_kernel("kern_moe_down", tile_rows),
-              {act, plan.first, plan.tiles, plan.tile_count, packed, scales, y, i32(out), i32(in)});
+          c.device(product_kernel("kern_moe_down", tile_rows),
+                   {act, plan.tiles, plan.tile_count, packed, scales, y, i32(out), i32(in)});
           run_on_host(kern_moe_down, {1, 8}, out / 8 * in * 2,
                       {z, plan.first, packed, scales, y, i32(out), i32(in)});
           c.close("y", y, Dtype::bf16,
@@ -344,7 +349,7 @@ void product_checks(Suite& suite) {
     Bf16 z(70 * 3584);
     for (uint16_t& v : z) v = narrow(double(c.prng.below(9)) - 4);
     const I32 ids = random_ids(c.prng, 70, 1, 2);
-    for (const size_t tile_rows : {8, 64}) {
+    for (const size_t tile_rows : {8, 80}) {
       Plan plan(c, ids, 2, 1, 0, tile_rows);
       Buffer act = c.out<uint16_t>(70 * 3584);  // down alone: exact sums, one rounding
       Buffer in = c.in(z), w = c.in(experts.w2.nibbles), s = c.in(experts.w2.scales),
@@ -353,7 +358,7 @@ void product_checks(Suite& suite) {
       // w2 is [2, 3584, 128] = [2, 128, 3584] of other rows
       Buffer narrow_y = c.out<uint16_t>(70 * 128);
       c.device(product_kernel("kern_moe_down", tile_rows),
-               {act, plan.first, plan.tiles, plan.tile_count, w, s, narrow_y, i32(128), i32(3584)});
+               {act, plan.tiles, plan.tile_count, w, s, narrow_y, i32(128), i32(3584)});
       run_on_host(kern_moe_down, {2, 4}, 33 * 3584 * 2,
                   {in, plan.first, w, s, narrow_y, i32(128), i32(3584)});
       c.same("y", narrow_y);
@@ -367,13 +372,13 @@ void product_checks(Suite& suite) {
         const Bf16 z = normal_bf16(c.prng, rows * width, 1);
         const I32 ids = random_ids(c.prng, rows, top_k, 3);
         const F32 weights = uniform(c.prng, ids.size(), 0, 1);
-        const Result whole = RoutedOp(c, experts, z, ids, weights, top_k).run(64, false);
+        const Result whole = RoutedOp(c, experts, z, ids, weights, top_k).run(80, false);
         c.same("tiles of 8", RoutedOp(c, experts, z, ids, weights, top_k).run(8, false).partial,
                whole.partial);
-        c.same("grid 5", RoutedOp(c, experts, z, ids, weights, top_k).run(64, false, 5).partial,
+        c.same("grid 5", RoutedOp(c, experts, z, ids, weights, top_k).run(80, false, 5).partial,
                whole.partial);
         for (const auto& [first, last] : {std::pair<size_t, size_t>{0, 1}, {30, 77}, {149, 150}})
-          for (const size_t tile_rows : {8, 64})
+          for (const size_t tile_rows : {8, 80})
             c.same(fmt::format("rows {} to {} in tiles of {}", first, last, tile_rows),
                    RoutedOp(c, experts, rows_of(z, width, first, last),
                             rows_of(ids, top_k, first, last), rows_of(weights, top_k, first, last),
@@ -444,7 +449,7 @@ void bench_experts(Suite& suite, Part part, const char* name, size_t rows, size_
       step.memory.push_back(gpu.repeated(pattern, bytes));
     };
     own(std::as_bytes(std::span(ids)), all * 4);
-    for (const int64_t count : {int64_t{R::kExperts} + 1, all, all, 2 * all, int64_t{1}})
+    for (const int64_t count : {int64_t{R::kExperts} + 1, all, all, 3 * all, int64_t{1}})
       own(random_f32(), count * 4);
     own(random_bf16(), rows * R::kWidth * 2), own(random_bf16(), rows * R::kWidth * 2);
     own(random_bf16(), all * R::kInter * 2), own(random_bf16(), all * R::kWidth * 2);
@@ -456,12 +461,12 @@ void bench_experts(Suite& suite, Part part, const char* name, size_t rows, size_
                                 i32(0), i32(rows), i32(tile_rows)}};
     const Step::Launch interleave = {row_kernel("kern_moe_interleave", rows),
                                      {m[6], m[7], i32(R::kWidth), i32(rows)}};
-    const Step::Launch up = {product_kernel("kern_moe_up", tile_rows, tile_rows == 8 ? 528 : 396),
-                             {m[7], m[3], m[1], m[4], m[5], w[0], w[1], w[2], w[3], m[8],
-                              i32(R::kWidth), i32(R::kInter), f32(4), f32(25)}};
+    const Step::Launch up = {product_kernel("kern_moe_up", tile_rows),
+                             {m[7], m[3], m[4], m[5], w[0], w[1], w[2], w[3], m[8], i32(R::kWidth),
+                              i32(R::kInter), f32(4), f32(25)}};
     const Step::Launch down = {
         product_kernel("kern_moe_down", tile_rows),
-        {m[8], m[1], m[4], m[5], w[4], w[5], m[9], i32(R::kWidth), i32(R::kInter)}};
+        {m[8], m[4], m[5], w[4], w[5], m[9], i32(R::kWidth), i32(R::kInter)}};
     const Step::Launch combine = {
         row_kernel("kern_moe_combine", rows),
         {m[9], m[2], m[10], m[11], i32(R::kWidth), i32(R::kTopK), i32(R::kWidth), i32(rows)}};
@@ -495,12 +500,12 @@ void benches(Suite& suite) {
                                     i32(896), i32(16), i32(1), f32(1), i32(rows)}});
           return step;
         });
-    bench_experts(suite, Part::plan, "moe_plan", rows, 64);
-    bench_experts(suite, Part::combine, "moe_combine", rows, 64);
+    bench_experts(suite, Part::plan, "moe_plan", rows, 80);
+    bench_experts(suite, Part::combine, "moe_combine", rows, 80);
   }
   for (const size_t rows : {1, 4, 16, 64, 128, 512, 2048, 8192})
-    for (const size_t tile_rows : {8, 64}) {
-      if ((rows < 64 && tile_rows == 64) || (rows > 512 && tile_rows == 8)) continue;
+    for (const size_t tile_rows : {8, 80}) {
+      if ((rows < 64 && tile_rows == 80) || (rows > 512 && tile_rows == 8)) continue;
       bench_experts(suite, Part::up, "moe_up", rows, tile_rows);
       bench_experts(suite, Part::down, "moe_down", rows, tile_rows);
       bench_experts(suite, Part::all, "routed_experts", rows, tile_rows);
