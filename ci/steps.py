@@ -14,7 +14,7 @@ JOBS = str(os.cpu_count() or 2)
 SANITIZED_TESTS = ["base", "trace", "manifest", "pool", "text", "safetensors", "cuda", "transport", "engine", "serve", "replay"]
 
 # The fuzzing corpora that are replayed there: those of the same libraries.
-SANITIZED_CORPORA = ["manifest", "upgrade", "cut", "safetensors", "tokenizer", "http", "frame", "pool_ops"]
+SANITIZED_CORPORA = ["manifest", "upgrade", "cut", "safetensors", "tokenizer", "http", "frame", "image", "pool_ops"]
 
 
 class Tally:

@@ -12,6 +12,7 @@
 /// Does not: fall back to another algorithm later.
 
 #include <array>
+#include <compare>
 #include <memory>
 #include <optional>
 #include <span>
