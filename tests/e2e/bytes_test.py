@@ -30,11 +30,11 @@ LENGTHS = [1, 2, 63, 64, 65, 127, 128, 129, 200, 333]
 class Serve:
     """`kern serve` behind the same calls as a cluster."""
 
-    def __init__(self, *flags):
+    def __init__(self, config="k3-nano", flags=()):
         self.cluster = Cluster.__new__(Cluster)
         c = self.cluster
         from cluster import free_ports
-        c.checkpoint, c.folder = artifacts(stages=8, ranks=1)
+        c.checkpoint, c.folder = artifacts(config, stages=8 if config == "k3-nano" else 2, ranks=1)
         c.logs = tempfile.mkdtemp(prefix="kern-e2e-")
         c.port = free_ports(1)[0]
         c.url = f"http://127.0.0.1:{c.port}"
@@ -63,7 +63,7 @@ class Bytes(unittest.TestCase):
     def test_any_chunk_on_the_grid_gives_the_same_answer(self):
         answers = []
         for chunk in (64, 128, 0):
-            with Serve("--chunk", chunk) as one:
+            with Serve(flags=["--chunk", chunk]) as one:
                 answers.append([ask(one, prompt(n, n))[0] for n in LENGTHS])
         self.assertEqual(answers[0], answers[1])
         self.assertEqual(answers[0], answers[2])
@@ -117,7 +117,7 @@ class Bytes(unittest.TestCase):
                     other.result()
 
     def test_the_command_line_gives_the_logits_of_prompt_and_steps(self):
-        checkpoint, folder = artifacts(stages=8, ranks=1)
+        checkpoint, folder = artifacts(config, stages=8 if config == "k3-nano" else 2, ranks=1)
         with tempfile.TemporaryDirectory() as tmp:
             tokens = pathlib.Path(tmp) / "tokens.txt"
             tokens.write_text(" ".join(map(str, prompt(5, 70))))

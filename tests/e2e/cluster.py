@@ -14,7 +14,9 @@ import time
 ROOT = pathlib.Path(os.environ.get("KERN_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("KERN_BUILD_DIR", ROOT / "build"))
 BIN = BUILD / "bin"
-WORK = BUILD / "e2e"
+# "gpu:0": the same tests on a GPU that all processes share, under NVIDIA's MPS.
+DEVICE = os.environ.get("KERN_E2E_DEVICE", "host")
+WORK = BUILD / ("e2e" if DEVICE == "host" else "e2e-gpu")
 
 
 def tool(*args, **options):
@@ -47,10 +49,12 @@ def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None):
         tool("k3-checkpoint", "--config", ROOT / f"k3/configs/{config}.json", "--seed", 1, "-o", checkpoint)
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
-        common = ["--config", checkpoint / "config.json", "--device", "host"]
+        common = ["--config", checkpoint / "config.json", "--device", "host" if DEVICE == "host" else "cuda"]
+        # Blocks that wait for a peer leave room for the peer's own kernels on the one GPU.
+        shared = [] if DEVICE == "host" else ["--collective-blocks", 2]
         sizes = (["--max-seqs", max_seqs] if max_seqs else []) + (["--chunk", chunk] if chunk else [])
         tool("k3-gen", "prefill", *common, "--stages", stages, "-o", folder / "prefill", *sizes)
-        tool("k3-gen", "decode", *common, "--ranks", ranks, "-o", folder / "decode.json")
+        tool("k3-gen", "decode", *common, "--ranks", ranks, "-o", folder / "decode.json", *shared)
         tool("k3-gen", "one-rank", *common, "-o", folder / "one.json", *sizes)
         (folder / "done").touch()
     return checkpoint, folder
@@ -113,7 +117,8 @@ class Cluster:
             self.wait_healthy()
 
     def spawn(self, name, program, *args):
-        return Process(name, [BIN / program, *args], f"{self.logs}/{name}.log")
+        return Process(name, [BIN / program, *args, *(["--device", DEVICE] if DEVICE != "host" else [])],
+                       f"{self.logs}/{name}.log")
 
     @property
     def processes(self):
@@ -144,6 +149,9 @@ class Cluster:
         while time.monotonic() < end:
             if self.health()[0] == status:
                 return
+            ended = [p.name for p in self.processes if not p.alive()]
+            if len(ended) == len(self.processes):
+                raise AssertionError(f"every process has ended\n{self.tails()}")
             time.sleep(0.05)
         raise AssertionError(f"/health is {self.health()} after {seconds} s\n{self.tails()}")
 
