@@ -207,6 +207,7 @@ TEST_CASE("a class of row counts takes a faster algorithm only where its bits ar
       REQUIRE(matmul->run(*stream, m, 0, 0, 0));
       return f.own.ran;
     };
+    CHECK(matmul->is_loaded());
     CHECK(used(1) == 22);
     CHECK(used(16) == 22);
     CHECK(used(17) == 22);  // what was named for fewer rows is tried for more
@@ -218,7 +219,9 @@ TEST_CASE("a class of row counts takes a faster algorithm only where its bits ar
     auto plain = cuda::Matmul::plan(**blas, kProduct,
                                     {.m_max = 200, .tune_on = &*stream, .context = &f.context});
     REQUIRE(plain);
+    CHECK(!plain->is_loaded());
     REQUIRE(plain->run(*stream, 1, 0, 0, 0));
+    CHECK(plain->is_loaded());
     CHECK(f.own.ran == 9);
   }
   CHECK(f.own.live == 0);

@@ -267,13 +267,15 @@ Matmul::Matmul(Matmul&& other) noexcept
     : blas_(other.blas_),
       product_(other.product_),
       desc_(std::exchange(other.desc_, nullptr)),
-      classes_(std::move(other.classes_)) {}
+      classes_(std::move(other.classes_)),
+      is_loaded_(other.is_loaded_) {}
 
 Matmul& Matmul::operator=(Matmul&& other) noexcept {
   std::swap(blas_, other.blas_);
   std::swap(product_, other.product_);
   std::swap(desc_, other.desc_);
   std::swap(classes_, other.classes_);
+  std::swap(is_loaded_, other.is_loaded_);
   return *this;
 }
 
@@ -302,6 +304,7 @@ Result<void> Matmul::run(const Stream& stream, int64_t m, api::Pointer a, api::P
     KERN_TRY(at, layouts(m));
     row_class.last = std::move(at);
   }
+  is_loaded_ = is_loaded_ || classes_.size() == 1;
   return enqueue(stream, row_class.algo, *row_class.last, a, w, c);
 }
 
@@ -479,6 +482,7 @@ Result<void> Matmul::tune(const MatmulOptions& options) {
   }
   classes.push_back(std::move(classes_.back()));
   classes_ = std::move(classes);
+  is_loaded_ = true;
   return trial->stream.synchronize();
 }
 

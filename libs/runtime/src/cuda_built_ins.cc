@@ -191,13 +191,13 @@ Result<LoweredBuiltIn> lower_cuda_built_in(const LaunchSource& source, CudaBuilt
   }
   KERN_TRY(product, product_of(*row, source.args));
   if (room == nullptr) return out;
-  const size_t known = room->matmuls();
   KERN_TRY(matmul,
            with_context(room->matmul(product, *source.args[3].cell, pinned_of(source.launch)),
                         "`extern:{}`", source.built_in_name()));
   // The first run loads the library's code, which may wait for all that runs: not while ranks wait
-  // for each other. One row of whatever stands there; nobody has read the result yet.
-  if (room->matmuls() != known) {
+  // for each other. Where the choice of an algorithm did not run it: one row of whatever stands
+  // there, for nobody has read the result yet.
+  if (!matmul->is_loaded()) {
     const auto address = [&](size_t arg) {
       return static_cast<cuda::api::Pointer>(*source.args[arg].cell);
     };

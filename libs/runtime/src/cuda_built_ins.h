@@ -18,8 +18,6 @@ class CudaBuiltInRoom {
   const cuda::Stream& stream() const { return stream_; }
   Result<cuda::Matmul*> matmul(const cuda::Product& product, int64_t m_max,
                                const std::optional<cuda::PinnedAlgo>& pinned);
-  /// How many products have been planned.
-  size_t matmuls() const { return decided_.size() + pinned_.size(); }
 
  private:
   const cuda::Context& context_;

@@ -136,6 +136,9 @@ class Matmul {
 
   /// Enqueues the product of m rows.
   Result<void> run(const Stream& stream, int64_t m, api::Pointer a, api::Pointer w, api::Pointer c);
+  /// Whether each of its algorithms has run, so that the library's code for them is loaded. A load
+  /// that comes later may wait for all that runs.
+  bool is_loaded() const { return is_loaded_; }
   /// The library's numbers, by class: "16 rows: id 66, tile 20, …; 64 rows: …".
   std::string describe() const;
 
@@ -171,6 +174,7 @@ class Matmul {
   Product product_;
   blas_api::Desc desc_ = nullptr;
   std::vector<RowClass> classes_;  ///< ascending; the last holds the base and has no bound
+  bool is_loaded_ = false;
 };
 
 }  // namespace kern::cuda
