@@ -26,6 +26,18 @@ std::string refusal(const std::string& from, const std::string& to) {
 
 }  // namespace
 
+TEST_CASE("the first layers of a model are a model", "[k3][config]") {
+  k3::Config config = config_of("k3");
+  REQUIRE(k3::keep_layers(config, 4));
+  CHECK(config.layers == 4);
+  CHECK(config.is_mla == std::vector<bool>{false, false, false, true});
+  CHECK(config.dense_layers == 1);
+  CHECK(config.experts == 896);
+  CHECK(k3::check_config(config));
+  CHECK(!k3::keep_layers(config, 5));
+  CHECK(!k3::keep_layers(config, 0));
+}
+
 TEST_CASE("layer lists count from one and the last two attend over pages", "[k3][config]") {
   const k3::Config config = config_of("k3");
   for (int64_t layer = 0; layer < 93; ++layer)
