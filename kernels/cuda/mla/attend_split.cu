@@ -136,29 +136,44 @@ __device__ __forceinline__ void merge_cluster(uint32_t shared, float* weights, i
     ends[thread] = {most, total};
   }
   group_barrier(1, kConsumers);
-  constexpr int kQuads = kLora / 4;
-  for (int i = thread; i < kShare * kQuads; i += kConsumers) {
-    const int own = i / kQuads, quad = i % kQuads;
-    const uint32_t at = ((block * kShare + own) * kPitch + 4 * quad) * 4;
-    float4 value[kCluster];
+  // Several loads of every block under way before any is used.
+  constexpr int kQuads = kLora / 4, kTurns = kShare * kQuads / kConsumers, kDeep = 3;
+  static_assert(kShare * kQuads % kConsumers == 0);
+  uint32_t from[kCluster];
 #pragma unroll
-    for (int b = 0; b < kCluster; ++b)
-      asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(value[b].x), "=f"(value[b].y), "=f"(value[b].z), "=f"(value[b].w)
-                   : "r"(remote(shared, b) + at)
-                   : "memory");
-    float4 sum = {0, 0, 0, 0};
+  for (int b = 0; b < kCluster; ++b) from[b] = remote(shared, b);
+  for (int turn = 0; turn < kTurns; turn += kDeep) {
+    float4 value[kDeep][kCluster];
 #pragma unroll
-    for (int b = 0; b < kCluster; ++b) {
-      const float weight = weights[own * kCluster + b];
-      if (weight == 0) continue;  // nothing seen, or too far below
-      sum.x += weight * value[b].x, sum.y += weight * value[b].y;
-      sum.z += weight * value[b].z, sum.w += weight * value[b].w;
+    for (int d = 0; d < kDeep; ++d) {
+      if (turn + d >= kTurns) break;
+      const int i = thread + (turn + d) * kConsumers;
+      const uint32_t at = ((block * kShare + i / kQuads) * kPitch + i % kQuads * 4) * 4;
+#pragma unroll
+      for (int b = 0; b < kCluster; ++b)
+        asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                     : "=f"(value[d][b].x), "=f"(value[d][b].y), "=f"(value[d][b].z),
+                       "=f"(value[d][b].w)
+                     : "r"(from[b] + at)
+                     : "memory");
     }
-    float* out = to + (block * kShare + own) * head_stride;
-    *reinterpret_cast<float2*>(out + 4 * quad) = {sum.x, sum.y};
-    *reinterpret_cast<float2*>(out + 4 * quad + 2) = {sum.z, sum.w};
-    if (quad == 0) *reinterpret_cast<float2*>(out + kLora) = ends[own];
+#pragma unroll
+    for (int d = 0; d < kDeep; ++d) {
+      if (turn + d >= kTurns) break;
+      const int i = thread + (turn + d) * kConsumers, own = i / kQuads, quad = i % kQuads;
+      float4 sum = {0, 0, 0, 0};
+#pragma unroll
+      for (int b = 0; b < kCluster; ++b) {
+        const float weight = weights[own * kCluster + b];
+        if (weight == 0) continue;  // nothing seen, or too far below
+        sum.x += weight * value[d][b].x, sum.y += weight * value[d][b].y;
+        sum.z += weight * value[d][b].z, sum.w += weight * value[d][b].w;
+      }
+      float* out = to + (block * kShare + own) * head_stride;
+      *reinterpret_cast<float2*>(out + 4 * quad) = {sum.x, sum.y};
+      *reinterpret_cast<float2*>(out + 4 * quad + 2) = {sum.z, sum.w};
+      if (quad == 0) *reinterpret_cast<float2*>(out + kLora) = ends[own];
+    }
   }
 }
 

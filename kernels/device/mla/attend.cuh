@@ -82,6 +82,9 @@ __device__ __forceinline__ void load_tiles(const TensorMap* map, const int32_t* 
   for (int tile = work.first; tile < work.last; ++tile) {
     const int page = next;
     if (tile + 1 < work.last) next = table[tile + 1];
+    // The ring holds little more than a tile: what comes next should at least be near.
+    const int lane = threadIdx.x % 32;
+    if (lane < kBlocks && tile + 1 < work.last) prefetch_box(map, lane * 64, next * kPage);
     for (int block = 0; block < kBlocks; ++block) {
       barrier_wait(empty(shared, ring.slot), ring.parity ^ 1);
       if (threadIdx.x == kConsumers) {

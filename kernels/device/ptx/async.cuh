@@ -91,6 +91,13 @@ __device__ __forceinline__ void copy_box(uint32_t to, const TensorMap* map, int 
       : "memory");
 }
 
+/// Brings the box into L2 for a copy to come.
+__device__ __forceinline__ void prefetch_box(const TensorMap* map, int x, int y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x),
+               "r"(y)
+               : "memory");
+}
+
 /// A barrier of `threads` threads of the block that name the same `id`, 1 to 15.
 __device__ __forceinline__ void group_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
