@@ -152,6 +152,10 @@ class Matmul {
     blas_api::Algo algo;
     std::unique_ptr<Layouts> last;  ///< of the rows of its last run
   };
+  struct Candidate {
+    blas_api::Algo algo;
+    int64_t accepted_to;  ///< rows up to which the library has taken it
+  };
   struct Trial;
   Result<std::vector<blas_api::Algo>> candidates(int64_t m) const;
   Result<void> choose(const MatmulOptions& options);
@@ -162,9 +166,8 @@ class Matmul {
                                       const Layouts& at) const;
   Result<double> milliseconds(const Trial& trial, const blas_api::Algo& algo, const Layouts& at,
                               double to_beat) const;
-  Result<std::vector<blas_api::Algo>> agreeing(const Trial& trial, int64_t m_max) const;
-  Result<std::optional<blas_api::Algo>> fastest(const Trial& trial,
-                                                std::span<const blas_api::Algo> tried,
+  Result<std::vector<Candidate>> agreeing(const Trial& trial, int64_t m_max) const;
+  Result<std::optional<blas_api::Algo>> fastest(const Trial& trial, std::span<Candidate> tried,
                                                 int64_t rows_max) const;
   Result<void> accepts(const blas_api::Algo& algo, int64_t m) const;
   Result<void> enqueue(const Stream& stream, const blas_api::Algo& algo, const Layouts& at,
