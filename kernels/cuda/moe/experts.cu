@@ -34,7 +34,7 @@
 #include "common/numeric.cuh"
 #include "mma/bf16.cuh"
 #include "mma/mxfp4.cuh"
-#include "ptx/cp_async.cuh"
+#include "ptx/async.cuh"
 #include "ptx/memory.cuh"
 
 using namespace kern;
@@ -260,10 +260,10 @@ __device__ __forceinline__ void product_of(const Weights& weights, const Picks& 
       const uint32_t stage_at = to + chunk % kStages * kStageBytes;
 #pragma unroll
       for (int i = 0; i < kUsed * 8 / kAtOnce; ++i)
-        copy_16_async(stage_at + i * (kAtOnce / 8 * 2048), picks.at(from[i] + chunk * 16),
+        copy16(stage_at + i * (kAtOnce / 8 * 2048), picks.at(from[i] + chunk * 16),
                       chunk * kChunk + t * 32 < in);
     }
-    commit_copies();
+    copies_commit();
   };
   Weights::Stage stage[2];
   Weights::Scales scales, next_scales;
@@ -280,7 +280,7 @@ __device__ __forceinline__ void product_of(const Weights& weights, const Picks& 
         weights.load(next_scales, chunk + 4);
       }
       weights.load(stage[1 - s], chunk + s + 1);
-      wait_copies<kStages - 2>();
+      copies_wait<kStages - 2>();
       __syncthreads();  // this chunk is here, and everyone is done with the one
                         // before
       copy(chunk + s + kStages - 1);
@@ -290,7 +290,7 @@ __device__ __forceinline__ void product_of(const Weights& weights, const Picks& 
         return *reinterpret_cast<const uint4*>(here + place * 16);
       });
     }
-  wait_copies<0>();
+  copies_wait<0>();
   __syncthreads();
 }
 

@@ -23,7 +23,7 @@
 
 #include "common/numeric.cuh"
 #include "common/reduce.cuh"
-#include "ptx/cp_async.cuh"
+#include "ptx/async.cuh"
 #include "ptx/memory.cuh"
 
 using namespace kern;
@@ -84,8 +84,8 @@ struct Mix {
 #pragma unroll
       for (int v = 0; v < kVectors; ++v)
         if (element(v) < width)
-          copy_16_async(shared_address(place(j, v)), sources[j] + row * width + element(v), true);
-    commit_copies();
+          copy16(shared_address(place(j, v)), sources[j] + row * width + element(v), true);
+    copies_commit();
   }
 
   /// What each source contributes, out of the warps' partial sums. By one warp.
@@ -112,7 +112,7 @@ struct Mix {
   /// Row `from`, which was requested; asks for row `next` unless it is negative.
   __device__ __forceinline__ void row(int64_t next, bf16* out, Shared& shared) const {
     uint4 held[kSources][kVectors];
-    wait_copies<0>();
+    copies_wait<0>();
 #pragma unroll
     for (int j = 0; j < kSources; ++j)
 #pragma unroll

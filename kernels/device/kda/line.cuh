@@ -5,6 +5,7 @@
 
 #include "common/numeric.cuh"
 #include "common/reduce.cuh"
+#include "common/sequences.cuh"
 
 #ifndef KDA_DIM
 #define KDA_DIM 128
@@ -36,19 +37,6 @@ struct Line {
     return window(const_cast<unsigned char*>(state), line, stream);
   }
 };
-
-/// The sequence that row `row` belongs to.
-__device__ __forceinline__ int sequence_of(const int32_t* cu_seqlens, int seqs, int row) {
-  int low = 0, high = seqs - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (cu_seqlens[middle + 1] > row)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
 
 /// Rows of this call after which the state stands at the last multiple of `grid` positions, or 0
 /// when no multiple lies inside the call.

@@ -5,6 +5,8 @@
 
 #include <stdint.h>
 
+#include "common/sequences.cuh"
+
 #ifndef MLA_LORA
 #define MLA_LORA 512
 #endif
@@ -28,19 +30,6 @@ static_assert(kLora % 64 == 0 && kRope % 32 == 0 && kNope % 32 == 0 && kV % 32 =
               "sizes the tiles divide");
 
 constexpr float kNone = -__builtin_huge_valf();  // the maximum over no position
-
-/// The sequence that row `row` belongs to.
-__device__ __forceinline__ int sequence_of(const int32_t* cu_seqlens, int seqs, int row) {
-  int low = 0, high = seqs - 1;
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (cu_seqlens[middle + 1] > row)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  return low;
-}
 
 /// The global position of row `row` of this call.
 __device__ __forceinline__ int position_of(const int32_t* cu_seqlens, const int32_t* seq_len,
