@@ -21,7 +21,7 @@ void print_usage(FILE* out) {
   fmt::print(out, "Usage: kern COMMAND [options]\n\nCommands:\n");
   for (const auto& command : kCommands)
     fmt::print(out, "  {:<8} {}\n", command.name, command.about);
-  fmt::print(out, "\n`kern COMMAND --help` tells more.\n");
+  fmt::print(out, "\n`kern COMMAND --help` tells more; `kern --version`.\n");
 }
 
 }  // namespace
@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   const std::string_view name = arguments.empty() ? std::string_view() : arguments[0];
   if (name == "--help" || name == "-h" || name == "help")
     return print_usage(stdout), kern::app::kOk;
+  if (name == "--version") return fmt::print("kern " KERN_VERSION "\n"), kern::app::kOk;
   try {
     for (const auto& command : kCommands)
       if (command.name == name) return command.run({arguments.begin() + 1, arguments.end()});

@@ -59,6 +59,11 @@ int64_t launches_of(const Verified& m, const manifest::Program& program) {
   return launches;
 }
 
+/// "1 launch", "2 launches".
+std::string counted(int64_t count, std::string_view one, std::string_view more) {
+  return fmt::format("{} {}", count, count == 1 ? one : more);
+}
+
 /// Sections of equal numbers of launches are one line. A labelled call begins one; a label that
 /// goes on from another, `layer.0.mlp` after `layer.0`, stays in its section.
 std::string sections_text(const Verified& m, const manifest::Program& program) {
@@ -77,7 +82,8 @@ std::string sections_text(const Verified& m, const manifest::Program& program) {
   if (sections.size() < 2) return {};
   std::string out;
   for (const auto& [launches, seen] : forms)
-    out += fmt::format("    {:>5}  of {} launches ({}{})\n", seen.first, launches, seen.second,
+    out += fmt::format("    {:>5}  of {} ({}{})\n", seen.first,
+                       counted(launches, "launch", "launches"), seen.second,
                        seen.first > 1 ? ", …" : "");
   return out;
 }
@@ -87,8 +93,8 @@ std::string batch_text(const manifest::Program& program) {
   if (program.derive) return "while weights load";
   if (!program.batch) return "by hand";
   const auto* rows = std::get_if<int64_t>(&program.batch->rows);
-  return fmt::format("up to {} sequences, {} rows each", program.batch->groups,
-                     rows != nullptr ? std::to_string(*rows) : std::string("any number of"));
+  return fmt::format("up to {}, {} each", counted(program.batch->groups, "sequence", "sequences"),
+                     rows != nullptr ? counted(*rows, "row", "rows") : "any number of rows");
 }
 
 std::string state_text(const State& state) {
@@ -184,13 +190,17 @@ std::string summary_of(const Verified& m, const Capacity& capacity) {
                                 m->device == manifest::Device::host ? "host" : "cuda");
   if (m->cut)
     out += fmt::format(", stage {} of {} of cut {}", m->cut->stage, m->cut->stages, m->cut->id);
-  out += fmt::format("\n{} buffers, {} ops, {} modules\nprograms\n", m->buffers.size(),
-                     m->ops.size(), m->modules.size());
+  out +=
+      fmt::format("\n{}, {}, {}\nprograms\n", counted(std::ssize(m->buffers), "buffer", "buffers"),
+                  counted(std::ssize(m->ops), "op", "ops"),
+                  counted(std::ssize(m->modules), "module", "modules"));
   for (const auto& program : m->programs)
-    out += fmt::format("  {:<12} {} calls, {} launches; {}\n{}", program.name, program.calls.size(),
-                       launches_of(m, program), batch_text(program), sections_text(m, program));
+    out += fmt::format("  {:<12} {}, {}; {}\n{}", program.name,
+                       counted(std::ssize(program.calls), "call", "calls"),
+                       counted(launches_of(m, program), "launch", "launches"), batch_text(program),
+                       sections_text(m, program));
   for (const auto& group : m->groups)
-    out += fmt::format("group `{}` of {} ranks\n", group.name, group.size);
+    out += fmt::format("group `{}` of {}\n", group.name, counted(group.size, "rank", "ranks"));
   if (!m->states.empty()) out += "states\n" + states_text(m);
   out += edge_text(m, "receives", manifest::received_buffers(*m));
   out += edge_text(m, "sends", manifest::sent_buffers(*m));

@@ -143,8 +143,17 @@ class RunTest(unittest.TestCase):
         self.assertRegex(said, r"\nsends 768 B a row: `hidden` `bank\.0` `bank\.1`\n")
         self.assertRegex(said, r"\nin all: [\d.]+ [KMG]iB\n")
         whole = tool("kern", "show", self.dir / "whole.json").stdout
-        self.assertRegex(whole, r"\n +1  of \d+ launches \(`embed`\)\n")
+        self.assertRegex(whole, r"\n +1  of 1 launch \(`embed`\)\n")
         self.assertRegex(whole, r"\n +\d+  of \d+ launches \(`layer\.1`, …\)\n")
+
+    def test_one_is_counted_as_one(self):
+        said = tool("kern", "show", SOURCE / "tests/manifest/fixtures/base.json").stdout
+        self.assertIn("init         1 call, 1 launch; once, after load", said)
+        self.assertIn("of 1 launch (`layer.1`)", said)
+
+    def test_programs_tell_their_version(self):
+        for program in ("kern", "k3-prefill-stage", "k3-decode-rank"):
+            self.assertRegex(tool(program, "--version").stdout, r"^kern \d+\.\d+\.\d+\n$")
 
     def test_an_old_manifest_is_upgraded_to_one_that_reads_the_same(self):
         old = SOURCE / "tests/manifest/fixtures/five.json"

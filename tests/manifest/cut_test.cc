@@ -155,6 +155,7 @@ TEST_CASE("a cut is named by the manifest and its labels", "[manifest][cut]") {
 
 TEST_CASE("a label names one call, after the one before it", "[manifest][cut]") {
   CHECK(said(fixture("pipe"), {}) == Lines{"/: no label to cut at; expected at least one"});
+  CHECK(said(fixture("pipe"), {"layer.1", ""}) == Lines{"/: label 2 of 2 is empty"});
   CHECK(said(fixture("pipe"), {"layer.9"}) ==
         Lines{"/programs/prefill: 0 calls are labelled `layer.9`; expected one"});
   CHECK(said(fixture("pipe"), {"layer.3", "layer.2"}) ==

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "fixture.h"
@@ -21,6 +23,24 @@ TEST_CASE("what is not JSON is refused with the line where it breaks", "[manifes
   CHECK(said("").find("not JSON") != std::string::npos);
   CHECK(said("{\"model\": \"a\"} x").find("not JSON") != std::string::npos);
   CHECK(said("[1, 2").find("not JSON") != std::string::npos);
+  CHECK(said("{\n\"model\": 1e400}") ==
+        "/: not JSON: Problem while parsing a number: `1e400` (line 2)\n");
+  CHECK(said("{\"model\":\n\"\\ud800\"}") ==
+        "/: not JSON: Problem while parsing a string: `\"\\ud800\"` (line 2)\n");
+  CHECK(said("1e999" + std::string(50, '9')) ==
+        "/: not JSON: Problem while parsing a number: `1e999" + std::string(35, '9') +
+            "…` (line 1)\n");
+}
+
+TEST_CASE("an integer that no 64 bits hold is a number, in its place", "[manifest][parse]") {
+  for (const char* value :
+       {"18446744073709551616", "-9223372036854775809", "340282366920938463463374607431768211456"})
+    CHECK_THAT(
+        said(fmt::format("{{\"schema_version\": {}}}", value)),
+        Catch::StartsWith("/schema_version: expected an integer from 0 to 4294967295, got "));
+  CHECK(said("{\"schema_version\": 7, \"model\": 1" + std::string(30, '0') + "}")
+            .starts_with("/model: expected a string, got a number (line 1)\n"));
+  CHECK_THAT(said("[1" + std::string(400, '0') + "]"), Catch::Contains("not JSON"));  // no double
 }
 
 TEST_CASE("every part of a text is JSON or is refused as none, whoever walks by it",
@@ -30,6 +50,8 @@ TEST_CASE("every part of a text is JSON or is refused as none, whoever walks by 
                                            "-1.5e-3",
                                            "1E5",
                                            "18446744073709551615",
+                                           "100000000000000000000",
+                                           "-18446744073709551616",
                                            "true",
                                            "false",
                                            "null",

@@ -85,6 +85,15 @@ TEST_CASE("an unknown flag and a missing one are refused", "[node][config]") {
   CHECK(refusal(Role::one_process, {"m"}) == "`--weights` is missing");
 }
 
+TEST_CASE("every program tells its version", "[node][config]") {
+  for (const Role role : {Role::one_process, Role::prefill_stage, Role::decode_rank}) {
+    const auto told = parse(role, {"--version"});
+    REQUIRE(told);
+    CHECK_THAT(told->help, Catch::StartsWith("kern "));
+    CHECK_THAT(told->help, Catch::Contains("."));
+  }
+}
+
 TEST_CASE("help names every flag of the role and no other's", "[node][config]") {
   const auto help = parse(Role::decode_rank, {"--help"});
   REQUIRE(help);

@@ -1,6 +1,6 @@
 """Plain version 7 manifests are judged as PyPI's kern-llm judges them.
 
-Every base manifest is mutated by seed; both sides must accept or refuse each mutant, and where the
+Every base manifest is mutated by seed, and each of its values put at the edge of its type; both sides must accept or refuse each mutant, and where the
 other one names what it refuses, so must ours. `kern_llm_exceptions.json` lists what is known to
 differ and why; an exception that no mutant needs fails the test.
 """
@@ -18,7 +18,7 @@ import unittest
 
 import kern
 
-from mutants import mutant
+from mutants import edges, mutant
 
 SOURCE = pathlib.Path(os.environ["KERN_SOURCE_DIR"])
 HERE = SOURCE / "tests/oracle"
@@ -124,6 +124,7 @@ class KernLlmTest(unittest.TestCase):
             for seed in range(MUTANTS):
                 name = f"{base.name} {seed}"
                 texts.append((name, mutant(manifest, random.Random(name))))
+            texts += [(f"{base.name} {where}", text) for where, text in edges(manifest)]
         exceptions = HERE / "kern_llm_exceptions.json"
         cls.exceptions = Exceptions(exceptions)
         for known in cls.exceptions.known:

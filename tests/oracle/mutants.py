@@ -1,4 +1,4 @@
-"""Manifests with one or two seeded changes."""
+"""Manifests with one or two seeded changes, or with one value at the edge of its type."""
 import copy
 import json
 import random
@@ -79,6 +79,17 @@ def change(manifest, rng):
         rename(parent, key, rng.choice(list(parent) + ["zz"]))
     else:
         parent[key] = rng.choice(VALUES)
+
+
+def edges(base):
+    """Every value of a manifest once at the edge of its type: no text, zero, the largest integer, a list of zero."""
+    for path, value in nodes_of(base):
+        kind = type(value)
+        for edge in {str: [""], int: [0, 2**63 - 1], float: [0], list: [[0]]}.get(kind, []):
+            if path and edge != value:
+                manifest = copy.deepcopy(base)
+                at(manifest, path[:-1])[path[-1]] = edge
+                yield "/".join(map(str, path)), json.dumps(manifest)
 
 
 def mutant(base, rng):

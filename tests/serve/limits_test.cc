@@ -128,6 +128,20 @@ TEST_CASE("a prompt that does not fit the context is refused and names the conte
   harness.on([&] { CHECK(harness.backend().requests.size() == 2); });
 }
 
+TEST_CASE("an answer too long for the context is refused by the field that asks for it",
+          "[serve][limits]") {
+  Harness harness;
+  const auto param = [&](const char* path, const char* body) {
+    return at(harness.post(path, body).body, "/error/param");
+  };
+  CHECK(param("/v1/completions", R"({"prompt": [1,2], "max_tokens": 2000000000})") == "max_tokens");
+  for (const std::string field : {"max_tokens", "max_completion_tokens"})
+    CHECK(
+        param("/v1/chat/completions", (R"({"messages": [{"role": "user", "content": "hello"}], ")" +
+                                       field + R"(": 2000000000})")
+                                          .c_str()) == field);
+}
+
 TEST_CASE("the counts of prompts, stop strings and answers are limited", "[serve][limits]") {
   Harness harness(with_limits([](auto& limits) {
     limits.prompts_max = 2;

@@ -22,10 +22,15 @@ Result<size_t> regular_size(int fd, const std::filesystem::path& path) {
   return static_cast<size_t>(info.st_size);
 }
 
+/// To read; a pipe that nobody writes to, or a device, is opened at once too, and then refused.
+Descriptor open_to_read(const std::filesystem::path& path) {
+  return Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+}
+
 }  // namespace
 
 Result<std::string> read_file(const std::filesystem::path& path, size_t bytes_max) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd = open_to_read(path);
   if (fd.get() < 0) return fail(Kind::io, "`{}`: {}", path.string(), std::strerror(errno));
   KERN_TRY(size, regular_size(fd.get(), path));
   if (size > bytes_max)
@@ -68,7 +73,7 @@ Result<void> write_file(const std::filesystem::path& path, ByteSpan bytes) {
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor fd = open_to_read(path);
   if (fd.get() < 0) return fail(Kind::io, "`{}`: {}", path.string(), std::strerror(errno));
   KERN_TRY(size, regular_size(fd.get(), path));
   if (size == 0) return MappedFile(nullptr, 0);

@@ -27,6 +27,8 @@ class Planner {
     plan_.crossing.resize(labels_.size());
     if (labels_.empty()) problem("", "no label to cut at; expected at least one");
     if (whole_->cut) problem("/cut", "already a stage of a cut");
+    for (size_t i = 0; i < labels_.size(); ++i)
+      if (labels_[i].empty()) problem("", "label {} of {} is empty", i + 1, labels_.size());
     for (const Buffer& buffer : whole_->buffers)
       if (buffer.kind == BufferKind::inout)
         problem(pointer_to("buffers", buffer.name), "an uncut manifest has no inout buffer");
@@ -49,6 +51,7 @@ class Planner {
     const std::string pointer = pointer_to("programs", program.name);
     CutProgram cut{&program, {0}};
     for (const std::string& label : labels_) {
+      if (label.empty()) return;  // a call without a label is none
       size_t count = 0, at = 0;
       for (size_t c = 0; c < program.calls.size(); ++c)
         if (program.calls[c].label == label) {

@@ -1,8 +1,10 @@
 #include "json.h"
 
+#include <fmt/format.h>
 #include <simdjson.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <deque>
 #include <limits>
@@ -17,6 +19,7 @@ namespace {
 constexpr size_t kDepthMax = 1024;
 constexpr size_t kNone = std::numeric_limits<size_t>::max();
 constexpr size_t kSafeDigits = 18;  // a number of so many digits fits int64
+constexpr size_t kQuotedMax = 40;   // characters of a token that a sentence repeats
 
 bool is_space(char c) {
   return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -24,6 +27,20 @@ bool is_space(char c) {
 
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
+}
+
+/// Of an integer that does not fit int64: a number like any other in JSON, but the parser refuses
+/// those that do not fit uint64 either. As a double, if it has one.
+std::optional<double> long_integer(std::string_view token) {
+  const std::string_view digits = token.substr(token[0] == '-' ? 1 : 0);
+  if (digits.size() <= kSafeDigits || digits[0] == '0') return std::nullopt;
+  if (!std::all_of(digits.begin(), digits.end(), is_digit)) return std::nullopt;
+  const char* const end = token.data() + token.size();
+  int64_t fits = 0;
+  if (std::from_chars(token.data(), end, fits).ec == std::errc()) return std::nullopt;
+  double value = 0;
+  if (std::from_chars(token.data(), end, value).ec != std::errc()) return std::nullopt;
+  return value;
 }
 
 /// Of a number short enough that nothing can go wrong; most are.
@@ -106,7 +123,8 @@ class JsonText {
         fail(simdjson::TAPE_ERROR);
         return false;
       default:
-        return integer_at(at).has_value() || parse_alone(at).has_value();
+        return integer_at(at).has_value() || long_integer_at(at).has_value() ||
+               parse_alone(at).has_value();
     }
   }
 
@@ -120,6 +138,8 @@ class JsonText {
     }
     return value;
   }
+
+  std::optional<double> long_integer_at(size_t at) const { return long_integer(token(at)); }
 
   std::string_view text_at(size_t at) {
     const std::string_view quoted = token(at);
@@ -138,7 +158,18 @@ class JsonText {
     const auto error = scalars_.parse(alone.data(), alone.size(), true).get(element);
     if (error == simdjson::SUCCESS) return element;
     fail(error);
+    if (failed_at_ == kNone) failed_at_ = at;
     return std::nullopt;
+  }
+
+  NotJson failure() const {
+    if (failed_at_ == kNone) return {simdjson::error_message(error_)};
+    const std::string_view alone = token(failed_at_);
+    const bool long_one = alone.size() > kQuotedMax;
+    const auto line = std::count(text_.begin(), text_.begin() + starts_[failed_at_], '\n') + 1;
+    return {fmt::format("{}: `{}{}`", simdjson::error_message(error_), alone.substr(0, kQuotedMax),
+                        long_one ? "…" : ""),
+            static_cast<size_t>(line)};
   }
 
   /// Visits `{"key": value, …}` from its bracket on.
@@ -235,6 +266,7 @@ class JsonText {
   size_t counted_ = kNone;  ///< a short integer, and its value
   int64_t integer_ = 0;
   simdjson::error_code error_ = simdjson::SUCCESS;
+  size_t failed_at_ = kNone;  ///< a number or string that is none
   simdjson::dom::parser scalars_;
   std::deque<std::string> unescaped_;
 };
@@ -256,6 +288,7 @@ Json::Type Json::type() const {
       break;
   }
   if (text_->integer_at(at_)) return Type::integer;
+  if (text_->long_integer_at(at_)) return Type::real;
   const auto element = text_->parse_alone(at_);
   return element && element->is_int64() ? Type::integer : Type::real;
 }
@@ -293,6 +326,7 @@ int64_t Json::integer() const {
 }
 
 double Json::real() const {
+  if (const auto value = text_->long_integer_at(at_)) return *value;
   const auto element = text_->parse_alone(at_);
   double value = 0;
   const bool is_number = element && element->get(value) == simdjson::SUCCESS;
@@ -340,17 +374,20 @@ Json JsonDocument::root() const {
   return Json(*text_, 0);
 }
 
-std::optional<std::string> JsonDocument::finish() const {
+std::optional<NotJson> JsonDocument::finish() const {
   text_->finish();
   if (text_->error() == simdjson::SUCCESS) return std::nullopt;
-  return simdjson::error_message(text_->error());
+  return text_->failure();
 }
 
-tl::expected<JsonDocument, std::string> JsonDocument::read(std::string_view text) {
+tl::expected<JsonDocument, NotJson> JsonDocument::read(std::string_view text) {
   auto indexed = std::make_unique<JsonText>(text);
-  if (const auto error = indexed->index())
-    return tl::unexpected<std::string>(simdjson::error_message(error));
-  return JsonDocument(std::move(indexed));
+  if (const auto error = indexed->index(); error == simdjson::SUCCESS)
+    return JsonDocument(std::move(indexed));
+  else if (indexed->error() == error)
+    return tl::unexpected(indexed->failure());
+  else
+    return tl::unexpected(NotJson{simdjson::error_message(error)});
 }
 
 }  // namespace kern::manifest

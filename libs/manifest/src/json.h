@@ -57,16 +57,22 @@ class Json {
   size_t at_ = 0;
 };
 
+/// What is not JSON, in the parser's words, and the line where that is known.
+struct NotJson {
+  std::string reason;
+  size_t line = 0;
+};
+
 class JsonDocument {
  public:
-  /// Refuses what cannot be JSON, with the parser's own words. `text` must outlive the document.
-  static tl::expected<JsonDocument, std::string> read(std::string_view text);
+  /// Refuses what cannot be JSON. `text` must outlive the document.
+  static tl::expected<JsonDocument, NotJson> read(std::string_view text);
   JsonDocument(JsonDocument&&) noexcept;
   ~JsonDocument();
   Json root() const;
-  /// Checks what no walk has come by. Says in the parser's words what is not JSON; values read
-  /// before mean something only when nothing is.
-  std::optional<std::string> finish() const;
+  /// Checks what no walk has come by. Says what is not JSON; values read before mean something only
+  /// when nothing is.
+  std::optional<NotJson> finish() const;
 
  private:
   explicit JsonDocument(std::unique_ptr<JsonText> text);

@@ -116,9 +116,9 @@ First read_first(Reader& r, Json root, const At& at, Manifest& m, bool whole) {
   return first;
 }
 
-Diagnostics not_json(std::string_view json, std::string_view reason) {
-  std::string sentence = fmt::format("not JSON: {}", reason);
-  if (const size_t line = line_of_break(json); line != 0)
+Diagnostics not_json(std::string_view json, const NotJson& failure) {
+  std::string sentence = fmt::format("not JSON: {}", failure.reason);
+  if (const size_t line = failure.line != 0 ? failure.line : line_of_break(json); line != 0)
     sentence += fmt::format(" (line {})", line);
   return {{"", std::move(sentence)}};
 }

@@ -90,7 +90,7 @@ void read_domain(Reader& r, Json json, const At& at, Domain& out) {
            {{"min", Need::nullable, "the least value", r.into(out.min, read_bound)},
             {"max", Need::nullable, "the largest value", r.into(out.max, read_bound)},
             {"index_into", Need::nullable, "the buffer or state that the values index",
-             r.into(out.index_into)},
+             r.name_into(out.index_into)},
             {"stride", Need::optional,
              "what an index steps over: tokens of a page of a paged state, bytes of a line of a "
              "per-sequence one",
@@ -113,8 +113,7 @@ void read_ranges(Reader& r, Json json, const At& at, RangeTable& out) {
       json, at,
       [&](Json v, const At& a) {
         r.object(v, a, "ranges",
-                 {{"group", Need::required, kTableGroup,
-                   [&](Json group, const At& here) { r.name(group, here, out.group); }},
+                 {{"group", Need::required, kTableGroup, r.name_into(out.group)},
                   {"ranges", Need::required, "one a rank", r.into(out.ranges, read_range)}});
       },
       [&](Json v, const At& a) { read_range(r, v, a, out.ranges.emplace_back()); });
@@ -125,8 +124,7 @@ void read_tensor(Reader& r, Json json, const At& at, BindSegment& out) {
       json, at,
       [&](Json v, const At& a) {
         r.object(v, a, "tensors",
-                 {{"group", Need::required, kTableGroup,
-                   [&](Json group, const At& here) { r.name(group, here, out.group); }},
+                 {{"group", Need::required, kTableGroup, r.name_into(out.group)},
                   {"tensors", Need::required, "one a rank",
                    [&](Json list, const At& here) { r.texts(list, here, out.tensors); }}});
       },
@@ -144,8 +142,7 @@ void read_firsts(Reader& r, Json json, const At& at, Series& out) {
       json, at,
       [&](Json v, const At& a) {
         r.object(v, a, "firsts",
-                 {{"group", Need::required, kTableGroup,
-                   [&](Json group, const At& here) { r.name(group, here, out.group); }},
+                 {{"group", Need::required, kTableGroup, r.name_into(out.group)},
                   {"firsts", Need::required, "one a rank", r.into(out.firsts)}});
       },
       [&](Json v, const At& a) { r.integer(v, a, 0, kIntMax, out.firsts.emplace_back(0)); });
@@ -180,6 +177,7 @@ void read_bind(Reader& r, Json json, const At& at, std::vector<BindSegment>& out
     read_segment(r, v, a, out.emplace_back());
     if (!r.describing()) finder.appended(v);
   });
+  Reader::trim(out);
 }
 
 void read_kind(Reader& r, Json json, const At& at, BufferKind& out) {
@@ -212,8 +210,8 @@ void read_buffer(Reader& r, Json json, const At& at, Buffer& out) {
         r.word_into(out.placed_on_host, "`device` or `host`", kPlacements)},
        {"export", Need::optional, "whether other ranks may map it", r.into(out.exported)},
        {"of", Need::nullable, "the exported buffer or the state that a peer has addresses of",
-        r.into(out.of)},
-       {"group", Need::nullable, "the group of a peer", r.into(out.group)}});
+        r.name_into(out.of)},
+       {"group", Need::nullable, "the group of a peer", r.name_into(out.group)}});
 }
 
 }  // namespace

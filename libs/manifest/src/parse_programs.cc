@@ -25,7 +25,7 @@ void read_call_arg(Reader& r, Json json, const At& at, CallArg& out) {
             {"var", Need::one, "the worth of a var",
              [&](Json v, const At& a) { r.text(v, a, out.emplace<VarRef>().name); }},
             {"expr", Need::one, "the worth of an expression",
-             [&](Json v, const At& a) { r.expr(v, a, out.emplace<ExprArg>().expr); }},
+             [&](Json v, const At& a) { r.expr(v, a, *out.emplace<ExprArg>().expr); }},
             {"i32", Need::one, "a literal", literal(Literal::Type::i32)},
             {"i64", Need::one, "a literal", literal(Literal::Type::i64)},
             {"f32", Need::one, "a literal", literal(Literal::Type::f32)},
@@ -61,13 +61,13 @@ void read_span(Reader& r, Json json, const At& at, std::string& out) {
 
 void read_batch(Reader& r, Json json, const At& at, Batch& out) {
   std::string span;
-  r.object(
-      json, at, "batch",
-      {{"groups", Need::required, "sequences at most", r.into(out.groups)},
-       {"rows", Need::required, "exactly so many of each, or the rows var",
-        r.into(out.rows, read_rows)},
-       {"context", Need::nullable, "the var that holds the longest sequence", r.into(out.context)},
-       {"span", Need::nullable, "the var of a run's rows", r.into(span, read_span), 5, 5}});
+  r.object(json, at, "batch",
+           {{"groups", Need::required, "sequences at most", r.into(out.groups)},
+            {"rows", Need::required, "exactly so many of each, or the rows var",
+             r.into(out.rows, read_rows)},
+            {"context", Need::nullable, "the var that holds the longest sequence",
+             r.name_into(out.context)},
+            {"span", Need::nullable, "the var of a run's rows", r.into(span, read_span), 5, 5}});
 }
 
 }  // namespace

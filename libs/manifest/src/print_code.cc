@@ -157,7 +157,7 @@ void Printer::call_arg(const CallArg& arg) {
                    [&](const VarRef& v) { text("var", v.name); },
                    [&](const ExprArg& e) {
                      w_.key("expr");
-                     expr(e.expr);
+                     expr(*e.expr);
                    },
                    [&](const Literal& l) { literal(l); },
                    [&](const RankRef& r) { text("rank", r.group); }},

@@ -204,6 +204,7 @@ void Reader::integers(Json json, const At& at, int64_t min, int64_t max,
                       std::vector<int64_t>& out) {
   list(json, at,
        [&](Json value, const At& here) { integer(value, here, min, max, out.emplace_back(min)); });
+  trim(out);
 }
 
 void Reader::real(Json json, const At& at, double& out) {
@@ -278,6 +279,7 @@ void Reader::shape(Json json, const At& at, std::vector<Dim>& out) {
     else
       integer(value, here, 0, kIntMax, dim.value);
   });
+  trim(out);
 }
 
 void Reader::expr(Json json, const At& at, Expr& out) {

@@ -62,6 +62,7 @@ enum class EmptyName : uint8_t { allowed, refused };
 class SchemaWriter;
 
 constexpr int64_t kIntMax = std::numeric_limits<int64_t>::max();
+constexpr size_t kTrimBytes = 16384;
 constexpr int64_t kU32Max = std::numeric_limits<uint32_t>::max();
 
 class Reader {
@@ -104,6 +105,13 @@ class Reader {
   template <class T, class Read>
   void list_into(Json json, const At& at, std::vector<T>& out, const Read& read) {
     list(json, at, [&](Json one, const At& here) { read(*this, one, here, out.emplace_back()); });
+    trim(out);
+  }
+  /// Gives back the room that a short list grew and does not need: there are thousands of them. A
+  /// long list's is never touched.
+  template <class T>
+  static void trim(std::vector<T>& out) {
+    if (out.size() * sizeof(T) < kTrimBytes) out.shrink_to_fit();
   }
   /// An object of one form, or anything else of another.
   template <class Object, class Other>
@@ -143,6 +151,9 @@ class Reader {
   // What a field is read into; each is borrowed until the object is read.
   auto into(std::string& out) {
     return [this, &out](Json v, const At& at) { text(v, at, out); };
+  }
+  auto name_into(std::string& out) {
+    return [this, &out](Json v, const At& at) { name(v, at, out); };
   }
   auto into(bool& out) {
     return [this, &out](Json v, const At& at) { boolean(v, at, out); };

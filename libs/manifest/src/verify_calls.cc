@@ -58,7 +58,7 @@ class CallCheck {
       std::visit(
           Match{[&](const BufferArg& b) { buffer(b, type); },
                 [&](const StateArg& s) { state(s, type); }, [&](const VarRef& v) { var(v, type); },
-                [&](const ExprArg& e) { expr(e.expr, type); },
+                [&](const ExprArg& e) { expr(*e.expr, type); },
                 [&](const Literal& l) { literal(l, type); },
                 [&](const RankRef& r) { rank(r, type); }},
           call.args[arg_]);

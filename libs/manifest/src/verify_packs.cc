@@ -41,9 +41,10 @@ int64_t natural_width(const Op& op, const PackField& field) {
 void check_dims(const Scope& scope, const Tensormap& map, const std::string& pointer) {
   if (map.dims.empty() || map.dims.size() > 5)
     return scope.problem(pointer, "a tensormap of {} dims; expected 1 to 5", map.dims.size());
-  for (size_t i = 0; i + 1 < map.dims.size(); ++i)
-    if (map.dims[i] < 1)
-      scope.problem(pointer, "dims[{}] is {}; only the outermost may be 0", i, map.dims[i]);
+  for (size_t i = 0; i < map.dims.size(); ++i)
+    if (map.dims[i] < 1 && (i == 0 || i + 1 < map.dims.size()))
+      scope.problem(pointer, "dims[{}] is {}; only the outermost of several may be 0", i,
+                    map.dims[i]);
   if (map.strides.size() + 1 != map.dims.size())
     scope.problem(pointer, "{} strides for {} dims; expected one fewer", map.strides.size(),
                   map.dims.size());

@@ -105,7 +105,7 @@ class Marker {
         else if (const auto* v = std::get_if<VarRef>(&arg))
           var(v->name);
         else if (const auto* e = std::get_if<ExprArg>(&arg))
-          expr(e->expr);
+          expr(*e->expr);
         else if (const auto* r = std::get_if<RankRef>(&arg))
           group(r->group);
       }

@@ -67,7 +67,7 @@ void add_peers(po::options_description& all) {
 po::options_description describe(const Program& program) {
   const Role role = program.role;
   po::options_description all("options", 100, 60);
-  all.add_options()("help,h", "print this");
+  all.add_options()("help,h", "print this")("version", "print the version");
   add_model(all);
   if (role != Role::decode_rank) add_http(all, program.vendor_rules_flag);
   if (role != Role::one_process) add_peers(all);
@@ -220,6 +220,7 @@ Result<ParsedConfig> parse_config(const Program& program, int argc, const char* 
     return fail(Kind::caller, "{} (see --help)", e.what());
   }
   if (map.count("help") != 0) return ParsedConfig{{}, usage(program, all)};
+  if (map.count("version") != 0) return ParsedConfig{{}, "kern " KERN_VERSION "\n"};
   KERN_TRY(config, to_config(program, map));
   KERN_TRY_VOID(check_needed(role, config));
   return ParsedConfig{std::move(config), {}};

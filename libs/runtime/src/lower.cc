@@ -131,8 +131,8 @@ Result<BoundArg> Lowering::bind_param(const CallArg& arg, const ParamType& type)
                             },
                             [&](const manifest::ExprArg& a) -> Bound {
                               BoundArg out;
-                              out.cell = out_.values.of(a.expr);
-                              out.varies = mentions_var(a.expr);
+                              out.cell = out_.values.of(*a.expr);
+                              out.varies = mentions_var(*a.expr);
                               return out;
                             },
                             [&](const Literal& a) -> Bound { return literal_arg(a); },

@@ -40,7 +40,7 @@ Outcome<int32_t> answer_room(const std::vector<engine::Token>& prompt,
         too_long(model,
                  fmt::format("{} tokens were asked for: {} in the prompt and {} in the answer",
                              used + *params.max_tokens, used, *params.max_tokens),
-                 param));
+                 params.max_tokens_field));
   const auto room = static_cast<int32_t>(left);
   return params.max_tokens.value_or(chat ? room : std::min(room, kCompletionTokensDefault));
 }

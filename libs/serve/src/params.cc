@@ -226,6 +226,7 @@ Outcome<GenerationParams> read_chat(Fields& fields, const ApiOptions& options,
   if (logprobs) params.top_logprobs = static_cast<int32_t>(top.value_or(0));
   auto max_tokens = fields.integer("max_completion_tokens", 1, kInt32Max);
   const auto older = fields.integer("max_tokens", 1, kInt32Max);
+  if (max_tokens) params.max_tokens_field = "max_completion_tokens";
   if (!max_tokens) max_tokens = older;
   if (max_tokens) params.max_tokens = static_cast<int32_t>(*max_tokens);
   if (fields.get("functions"))

@@ -20,6 +20,7 @@ struct GenerationParams {
   std::optional<uint64_t> seed;
   int32_t n = 1;
   std::optional<int32_t> max_tokens;
+  const char* max_tokens_field = "max_tokens";  ///< where the client says it
   std::vector<std::string> stop;
   std::vector<engine::Token> stop_token_ids;
   bool ignore_eos = false;

@@ -136,7 +136,7 @@ struct StateArg {
   int64_t offset_bytes = 0;
 };
 struct ExprArg {
-  Expr expr;
+  BoxedExpr expr;
 };
 
 using CallArg = std::variant<BufferArg, StateArg, VarRef, ExprArg, Literal, RankRef>;

@@ -13,7 +13,7 @@
 namespace kern::manifest {
 
 /// An optional that is mostly empty and then takes a pointer's room: large manifests have half a
-/// million segments.
+/// million segments, and thousands of buffers of which a dozen have a domain.
 template <class T>
 class Rare {
  public:
@@ -27,6 +27,8 @@ class Rare {
   }
 
   explicit operator bool() const { return value_ != nullptr; }
+  bool has_value() const { return value_ != nullptr; }
+  void reset() { value_.reset(); }
   T& operator*() { return *value_; }
   const T& operator*() const { return *value_; }
   T* operator->() { return value_.get(); }

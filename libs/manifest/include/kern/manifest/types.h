@@ -115,7 +115,7 @@ struct Buffer {
   std::vector<Dim> shape;
   BufferKind kind = BufferKind::workspace;
   std::optional<Fill> fill;
-  std::optional<Domain> domain;
+  Rare<Domain> domain;
   std::vector<BindSegment> bind;
   bool placed_on_host = false;  ///< placement: host
   bool exported = false;        ///< export: true

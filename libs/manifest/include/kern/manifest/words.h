@@ -3,6 +3,7 @@
 /// Thread safety: plain values.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -28,6 +29,26 @@ struct Expr {
   static Expr add(Expr a, Expr b);
   static Expr ceil_div(Expr e, int64_t c);
   friend bool operator==(const Expr&, const Expr&) = default;
+};
+
+/// An expression in a pointer's room, for where other things mostly stand. It copies with its owner
+/// and always holds one, until it is moved from.
+class BoxedExpr {
+ public:
+  BoxedExpr() : BoxedExpr(Expr()) {}
+  BoxedExpr(Expr expr) : expr_(std::make_unique<Expr>(std::move(expr))) {}  // NOLINT: converts
+  BoxedExpr(const BoxedExpr& other) : BoxedExpr(*other.expr_) {}
+  BoxedExpr(BoxedExpr&&) noexcept = default;
+  BoxedExpr& operator=(BoxedExpr other) noexcept {
+    expr_ = std::move(other.expr_);
+    return *this;
+  }
+
+  Expr& operator*() { return *expr_; }
+  const Expr& operator*() const { return *expr_; }
+
+ private:
+  std::unique_ptr<Expr> expr_;
 };
 
 /// One extent of a buffer: a constant, or a var's name.

@@ -62,8 +62,8 @@ struct DaemonConfig {
 /// "host" is no GPU, "gpu:N" that one. Kind caller for anything else.
 Result<std::optional<int>> parse_device(std::string_view word);
 
-/// Reads argv. An empty `help` means the config is good; else print `help` and exit 0.
-/// A caller error names the flag, what was expected and what was got.
+/// Reads argv; `help` is also what --version prints. An empty `help` means the config is good; else
+/// print `help` and exit 0. A caller error names the flag, what was expected and what was got.
 struct ParsedConfig {
   DaemonConfig config;
   std::string help;
