@@ -36,6 +36,20 @@ TEST_CASE("in C a geometry that cannot be laid out is refused with a sentence", 
   CHECK(pool == nullptr);
 }
 
+TEST_CASE("in C what is reserved is 0, and yes is 1", "[pool][c]") {
+  kern_pool* pool = nullptr;
+  char why[80];
+  kern_pool_geometry bad = kSmall;
+  bad.recurrent = 2;
+  CHECK(kern_pool_create(&bad, &pool, why, sizeof why) == KERN_POOL_INVALID);
+  CHECK(std::string(why) == "geometry `recurrent`: expected 0 or 1, got 2");
+  bad = kSmall;
+  bad.reserved = 7;
+  CHECK(kern_pool_create(&bad, &pool, why, sizeof why) == KERN_POOL_INVALID);
+  CHECK(std::string(why) == "geometry `reserved`: expected 0, got 7");
+  CHECK(pool == nullptr);
+}
+
 TEST_CASE("in C a refusal has a code and says what is missing", "[pool][c]") {
   const Owned owned;
   kern_pool_lease* const lease = owned.lease(28);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "pool_c_handles.h"
@@ -92,7 +93,11 @@ kern_pool_status kern_pool_create(const kern_pool_geometry* geometry, kern_pool*
                                 geometry->slots,         geometry->recurrent != 0,
                                 geometry->row_pages_max, geometry->host_bytes,
                                 geometry->page_bytes,    geometry->slot_bytes};
-    const std::string refusal = pool::refusal(wanted);
+    std::string refusal = pool::refusal(wanted);
+    if (geometry->recurrent > 1)
+      refusal = "geometry `recurrent`: expected 0 or 1, got " + std::to_string(geometry->recurrent);
+    if (geometry->reserved != 0)  // so that it can mean something one day
+      refusal = "geometry `reserved`: expected 0, got " + std::to_string(geometry->reserved);
     if (!refusal.empty()) {
       if (why == nullptr || why_size == 0) return KERN_POOL_INVALID;
       const size_t length = std::min(refusal.size(), why_size - 1);
