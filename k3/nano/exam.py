@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Questions that no training text of any seed holds, and what a server answers to them.
+
+usage: exam.py write -o EXAM.json [--seed S] [--per-skill 500] [--tokenizer DIR] [--skills a,b]
+       exam.py ask EXAM.json --url http://HOST:PORT/v1 -o RESULT.json [--concurrency 8] [--limit N]
+An exam is a list of {skill, key, request, expected}; expected holds content, tool_calls (name and
+arguments by value and type) and finish_reason, or as many of these as the skill is judged by.
+"""
+import argparse
+import concurrent.futures
+import json
+import pathlib
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import skills
+import text
+import tool_skills
+from draw import Draw
+
+MAX_TOKENS = 256
+REQUEST_SECONDS = 600
+RECALLS = (512, 2048, 8192)
+
+
+def of_talk(skill, talk, judged):
+    """The question of a talk: its last message becomes what is expected."""
+    request = talk.request()
+    said = request["messages"][-1]
+    calls = [{"name": c["function"]["name"], "arguments": json.loads(c["function"]["arguments"])}
+             for c in said.get("tool_calls") or []]
+    whole = {"content": said["content"], "tool_calls": calls,
+             "finish_reason": "tool_calls" if calls else "stop"}
+    asked = {**request, "messages": request["messages"][:-1], "temperature": 0, "max_tokens": MAX_TOKENS}
+    return {"skill": skill, "key": talk.key, "request": asked, "expected": {k: whole[k] for k in judged}}
+
+
+def finishing(draw):
+    """Judged by finish_reason alone: a third of each kind."""
+    kind = draw.below(3)
+    talk = (skills.copying, skills.adding, tool_skills.calling)[kind](draw, True)
+    question = of_talk("finish", talk, ["finish_reason"])
+    if kind == 0:  # no answer is that short: thought and tags alone are longer
+        question["request"]["max_tokens"] = draw.between(1, 4)
+        question["expected"] = {"finish_reason": "length"}
+    return question
+
+
+def makers(count):
+    """Skill -> a function that makes one question from a Draw."""
+    def of(skill, judged, make):
+        return lambda draw: of_talk(skill, make(draw), judged)
+    out = {f"recall-{n}": of(f"recall-{n}", ["content"],
+                             lambda draw, n=n: skills.recalling(draw, True, n, count)) for n in RECALLS}
+    out["copy"] = of("copy", ["content"], lambda draw: skills.copying(draw, True))
+    out["add2"] = of("add2", ["content"], lambda draw: skills.adding(draw, True, 2))
+    out["tools"] = of("tools", ["tool_calls", "finish_reason"], lambda draw: tool_skills.calling(draw, True))
+    out["results"] = of("results", ["content"], lambda draw: tool_skills.reporting(draw, True))
+    out["system"] = of("system", ["content"], lambda draw: skills.instructed(draw, True))
+    out["turns"] = of("turns", ["content"], lambda draw: skills.turning(draw, True))
+    out["finish"] = finishing
+    return out
+
+
+def questions(seed, per_skill, count=text.rough_count, only=None):
+    """`per_skill` different questions of every skill, in the skills' order."""
+    out = []
+    for skill, make in makers(count).items():
+        if only and skill not in only:
+            continue
+        seen, index = set(), 0
+        while len(seen) < per_skill:
+            question = make(Draw("exam", seed, skill, index))
+            index += 1
+            words = json.dumps([question["request"]["messages"], question["request"].get("tools")])
+            if words not in seen:
+                seen.add(words)
+                out.append(question)
+            if index > 100 * per_skill:
+                raise ValueError(f"skill {skill}: fewer than {per_skill} different questions")
+    return out
+
+
+def typed(value):
+    """A value with its types, so that 1, 1.0 and true differ."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    return type(value).__name__, value
+
+
+def calls_of(message):
+    out = []
+    for call in message.get("tool_calls") or []:
+        try:
+            arguments = json.loads(call["function"]["arguments"])
+        except ValueError:
+            arguments = None
+        out.append({"name": call["function"]["name"], "arguments": arguments})
+    return out
+
+
+def is_right(expected, reply):
+    """Exact match of all that the question is judged by."""
+    choice = reply["choices"][0]
+    got = {"content": choice["message"].get("content") or "", "tool_calls": calls_of(choice["message"]),
+           "finish_reason": choice["finish_reason"]}
+    return all(typed(got[name]) == typed(value) for name, value in expected.items())
+
+
+def ask(url, question):
+    """The server's reply, or {"error": sentence}."""
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(question["request"]).encode(),
+                                     {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=REQUEST_SECONDS) as reply:
+            return json.load(reply)
+    except urllib.error.HTTPError as error:
+        return {"error": f"HTTP {error.code}: {error.read().decode(errors='replace')[:300]}"}
+    except (OSError, ValueError) as error:
+        return {"error": str(error)}
+
+
+def run(url, asked, concurrency, model):
+    """(summary a skill, one record a question)."""
+    def one(question):
+        start = time.monotonic()
+        request = {**question["request"], "model": model}
+        reply = ask(url, {"request": request})
+        right = "error" not in reply and is_right(question["expected"], reply)
+        return {"skill": question["skill"], "key": question["key"], "right": right,
+                "seconds": time.monotonic() - start, "expected": question["expected"],
+                "reply": reply.get("error") or reply["choices"][0],
+                "failed": "error" in reply, "usage": reply.get("usage")}
+    with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
+        records = list(pool.map(one, asked))
+    summary = {}
+    for record in records:
+        entry = summary.setdefault(record["skill"], {"asked": 0, "right": 0, "failed": 0})
+        entry["asked"] += 1
+        entry["right"] += record["right"]
+        entry["failed"] += record["failed"]
+    for entry in summary.values():
+        entry["score"] = entry["right"] / entry["asked"]
+    return summary, records
+
+
+def first_model(url):
+    with urllib.request.urlopen(f"{url}/models", timeout=30) as reply:
+        return json.load(reply)["data"][0]["id"]
+
+
+def write_command(args):
+    count = text.rough_count
+    if args.tokenizer:
+        from tokens import Tokenizer
+        count = Tokenizer(args.tokenizer).count
+    only = args.skills.split(",") if args.skills else None
+    made = questions(args.seed, args.per_skill, count, only)
+    pathlib.Path(args.out).write_text(json.dumps(made, ensure_ascii=False))
+    print(f"{len(made)} questions")
+    return 0
+
+
+def ask_command(args):
+    asked = json.loads(pathlib.Path(args.exam).read_text())
+    if args.limit:
+        taken = {}
+        asked = [q for q in asked if taken.setdefault(q["skill"], []).append(1) or
+                 len(taken[q["skill"]]) <= args.limit]
+    start = time.monotonic()
+    summary, records = run(args.url, asked, args.concurrency, args.model or first_model(args.url))
+    for skill, entry in summary.items():
+        failed = f", {entry['failed']} got no answer" if entry["failed"] else ""
+        print(f"{skill:12} {entry['score']:.4f}  {entry['right']} of {entry['asked']}{failed}")
+    result = {"seconds": time.monotonic() - start, "concurrency": args.concurrency,
+              "skills": summary, "questions": records}
+    pathlib.Path(args.out).write_text(json.dumps(result, ensure_ascii=False))
+    return 1 if any(entry["failed"] for entry in summary.values()) else 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    commands = parser.add_subparsers(required=True)
+    write = commands.add_parser("write")
+    write.add_argument("--seed", type=int, default=0)
+    write.add_argument("--per-skill", type=int, default=500)
+    write.add_argument("--tokenizer", help="folder with tiktoken.model: recall lengths are exact")
+    write.add_argument("--skills", help="only these, comma between")
+    write.set_defaults(run=write_command)
+    asking = commands.add_parser("ask")
+    asking.add_argument("exam")
+    asking.add_argument("--url", required=True)
+    asking.add_argument("--concurrency", type=int, default=8)
+    asking.add_argument("--limit", type=int, help="questions a skill at most")
+    asking.add_argument("--model")
+    asking.set_defaults(run=ask_command)
+    for command in (write, asking):
+        command.add_argument("-o", "--out", required=True)
+    args = parser.parse_args()
+    return args.run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
