@@ -202,7 +202,8 @@ Result<std::vector<replay::Setup>> setups_of(const Line& line) {
   return setups;
 }
 
-Result<void> generate(const Line& line) {
+/// The exit code; an error is one of the command line, or a file that cannot be read.
+Result<int> generate(const Line& line) {
   const auto kind = replay::load_kind(line.kind);
   if (!kind)
     return fail(Kind::caller, "`--generate`: expected system, chat, agent or mixed, got `{}`",
@@ -210,19 +211,23 @@ Result<void> generate(const Line& line) {
   if (line.sessions == 0) return fail(Kind::caller, "`--sessions`: expected at least 1");
   for (const auto& session : replay::generate({*kind, line.seed, line.sessions, line.every_ms}))
     fmt::print("{}", replay::print(session));
-  return {};
+  return kOk;
 }
 
-Result<void> replay_all(const Line& line) {
+Result<int> replay_all(const Line& line) {
   if (line.traces.size() != 1)
     return fail(Kind::caller, "expected one trace, got {}", line.traces.size());
   KERN_TRY(setups, setups_of(line));
   KERN_TRY(text, read_file(line.traces[0], kTraceBytesMax));
-  KERN_TRY(trace, with_context(replay::parse_trace(text), "{}", line.traces[0]));
+  const auto trace = with_context(replay::parse_trace(text), "{}", line.traces[0]);
+  if (!trace) {
+    fmt::print(stderr, "kern replay: {}\n", trace.error().text());
+    return kProblems;
+  }
   std::vector<replay::Run> runs;
-  for (const replay::Setup& setup : setups) runs.push_back({setup, replay::play(trace, setup)});
-  fmt::print("{}", line.json ? replay::json(trace, runs) : replay::table(trace, runs));
-  return {};
+  for (const replay::Setup& setup : setups) runs.push_back({setup, replay::play(*trace, setup)});
+  fmt::print("{}", line.json ? replay::json(*trace, runs) : replay::table(*trace, runs));
+  return kOk;
 }
 
 }  // namespace
@@ -244,10 +249,10 @@ int cmd_replay(const Arguments& arguments) {
     fmt::print(stderr, "kern replay: write `--preset {}` in full\n", line.preset);
     return kUsage;
   }
-  const Result<void> done = line.kind.empty() ? replay_all(line) : generate(line);
-  if (done) return kOk;
+  const Result<int> done = line.kind.empty() ? replay_all(line) : generate(line);
+  if (done) return *done;
   fmt::print(stderr, "kern replay: {}\n", done.error().text());
-  return done.error().kind == Kind::io ? kUsage : kProblems;
+  return kUsage;
 }
 
 }  // namespace kern::app

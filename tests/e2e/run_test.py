@@ -128,6 +128,9 @@ class RunTest(unittest.TestCase):
         self.assertNotIn("the cut:", said)
         said = tool("kern", "verify", *stages[:2], code=1).stdout
         self.assertIn("the cut:\n/0/cut: is stage 0 of 3; expected stage 0 of 2", said)
+        said = tool("kern", "verify", self.dir / "two.json", *stages[:2], code=1).stdout
+        self.assertIn("the cut:\n/0/cut: is stage 0 of 3; expected stage 0 of 2", said)
+        self.assertNotIn("the cut:", tool("kern", "verify", *stages, self.dir / "two.json").stdout)
 
     def test_the_memory_line_names_only_what_a_rank_keeps(self):
         line = lambda name: [l for l in tool("kern", "show", self.dir / name).stdout.splitlines()

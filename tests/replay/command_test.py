@@ -53,7 +53,7 @@ class Replay(unittest.TestCase):
 
     def test_what_is_wrong_is_said_in_a_sentence(self):
         self.trace.write_text('{"at_ms":0,"turns":[{"prompt":1,"answer":1}]}\n{"at_ms":0}\n')
-        self.assertEqual(self.complaint(self.trace), f"kern replay: {self.trace}: line 2: `turns` is missing\n")
+        self.assertEqual(self.complaint(self.trace, code=1), f"kern replay: {self.trace}: line 2: `turns` is missing\n")
         self.trace.write_text('{"at_ms":0,"turns":[{"prompt":1,"answer":1}]}\n')
         self.assertEqual(kern(self.trace).returncode, 0)
         for options, sentence in [
@@ -68,9 +68,15 @@ class Replay(unittest.TestCase):
         self.assertEqual(self.complaint(), "kern replay: expected one trace, got 0\n")
         self.assertIn("no such pool: ", self.complaint("--pages", 0, self.trace))
 
-    def complaint(self, *arguments):
+    def test_a_line_that_is_wrong_is_told_from_a_trace_that_is(self):
+        self.complaint(self.trace / "beyond")
+        wrong = self.trace.with_name("wrong.jsonl")
+        wrong.write_text("{}\n")
+        self.assertIn("wrong.jsonl: line 1: `at_ms` is missing", self.complaint(wrong, code=1))
+
+    def complaint(self, *arguments, code=2):
         done = kern(*arguments)
-        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.returncode, code)
         self.assertEqual(done.stdout, "")
         return done.stderr
 

@@ -28,8 +28,9 @@ std::string trace_line(const Trace& trace) {
     for (const Turn& turn : session.turns) prompt += turn.prompt, answer += turn.answer;
   }
   return fmt::format(
-      "{} sessions, {} requests; {} tokens said to the model, {} by it, not counting repetitions\n",
-      trace.size(), turns, prompt, answer);
+      "{} session{}, {} request{}; {} tokens said to the model, {} by it, not counting "
+      "repetitions\n",
+      trace.size(), trace.size() == 1 ? "" : "s", turns, turns == 1 ? "" : "s", prompt, answer);
 }
 
 std::string row(const Run& run) {
