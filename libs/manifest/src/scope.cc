@@ -107,13 +107,14 @@ int64_t tma_bits(std::string_view dtype) {
   return 0;
 }
 
-std::optional<int64_t> footprint_of(const Tensormap& map) {
+std::optional<uint64_t> footprint_of(const Tensormap& map) {
   if (map.dims.empty() || map.strides.size() + 1 != map.dims.size()) return std::nullopt;
   const auto row_bits = checked_mul(map.dims[0], tma_bits(map.dtype));
   if (!row_bits) return std::nullopt;
-  std::optional<int64_t> bytes = ceil_div<int64_t>(*row_bits, 8);
+  std::optional bytes = static_cast<uint64_t>(ceil_div<int64_t>(*row_bits, 8));
   for (size_t i = 1; i < map.dims.size() && bytes; ++i) {
-    const auto reach = checked_mul(std::max<int64_t>(map.dims[i], 1) - 1, map.strides[i - 1]);
+    const auto steps = static_cast<uint64_t>(std::max<int64_t>(map.dims[i], 1) - 1);
+    const auto reach = checked_mul(steps, static_cast<uint64_t>(map.strides[i - 1]));
     bytes = reach ? checked_add(*bytes, *reach) : std::nullopt;
   }
   return bytes;

@@ -70,8 +70,8 @@ const std::vector<ParamType>& abi_of(const Op& op, const Launch& launch);
 /// The launch's arguments: `args`, or every op param in order.
 std::vector<LaunchArg> args_of(const Op& op, const Launch& launch);
 
-/// Bytes a tensormap's dims and strides reach past its base; nothing on overflow.
-std::optional<int64_t> footprint_of(const Tensormap& map);
+/// Bytes a tensormap's dims and strides reach past its base; nothing when that passes 64 bits.
+std::optional<uint64_t> footprint_of(const Tensormap& map);
 /// Bits of an element in TMA's own list; 0 for a word that is not on it.
 int64_t tma_bits(std::string_view dtype);
 

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <limits>
 #include <map>
+#include <utility>
 
 #include "match.h"
 #include "scope.h"
@@ -12,7 +14,7 @@ using What = ParamType::What;
 /// A tensormap in some launch of an op, and how far it reaches.
 struct Reach {
   size_t launch;
-  int64_t bytes;
+  uint64_t bytes;
 };
 
 /// For each op, by param, the furthest reach of its tensormaps. Built once: an op is called often.
@@ -53,6 +55,7 @@ class CallCheck {
       return scope_.problem(pointer_to(program, call_index), "op `{}` takes {} params, got {} args",
                             call.op, op->params.size(), call.args.size());
     const auto reach = reaches_.find(op);
+    op_ = op;
     for (arg_ = 0; arg_ < call.args.size(); ++arg_) {
       const ParamType& type = op->params[arg_];
       std::visit(
@@ -80,6 +83,12 @@ class CallCheck {
     if (buffer->dtype != type.dtype)
       problem("buffer `{}` is {}, the param takes {}", arg.buffer, to_string(buffer->dtype),
               to_string(type.dtype));
+    if (buffer->kind == BufferKind::peer &&
+        std::any_of(op_->launches.begin(), op_->launches.end(),
+                    [](const Launch& l) { return l.is_extern(); }))
+      problem(
+          "peer buffer `{}` goes into op `{}`, which launches a built-in; none takes peer memory",
+          arg.buffer, op_->name);
     if (arg.offset_bytes == 0) return;
     if (arg.offset_bytes % size_of(buffer->dtype) != 0)
       problem("offset {} into buffer `{}` is not aligned to its {}", arg.offset_bytes, arg.buffer,
@@ -140,7 +149,7 @@ class CallCheck {
     const Buffer* buffer = scope_.buffer(bound->buffer);
     if (buffer == nullptr) return;
     const auto bytes = bytes_of(buffer->dtype, buffer->shape, scope_.high);
-    if (bytes && reach->second.bytes > *bytes - bound->offset_bytes)
+    if (bytes && std::cmp_greater(reach->second.bytes, *bytes - bound->offset_bytes))
       problem("the tensormap of launch {} reaches {} bytes, buffer `{}` has {} past offset {}",
               reach->second.launch, reach->second.bytes, bound->buffer,
               *bytes - bound->offset_bytes, bound->offset_bytes);
@@ -149,6 +158,7 @@ class CallCheck {
   const Scope& scope_;
   const Reaches& reaches_;
   const Program* program_ = nullptr;
+  const Op* op_ = nullptr;
   size_t call_ = 0, arg_ = 0;
 };
 
