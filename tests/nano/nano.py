@@ -8,7 +8,7 @@ import unittest
 
 ROOT = pathlib.Path(os.environ.get("KERN_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 BUILD = pathlib.Path(os.environ.get("KERN_BUILD_DIR", ROOT / "build"))
-sys.path.insert(0, str(ROOT / "k3/nano"))
+sys.path[:0] = [str(ROOT / "k3/nano"), str(ROOT / "k3/nano/train")]
 
 
 def tokenize(command, folder, strings):

@@ -6,6 +6,8 @@ import tempfile
 import unittest
 
 import nano
+import numpy as np
+import batches
 import exam
 import skills
 import text
@@ -108,6 +110,24 @@ class Text(unittest.TestCase):
             for i in range(50):
                 self.assertTrue(is_held(make(Draw("x", i), True).key))
                 self.assertFalse(is_held(make(Draw("x", i), False).key))
+
+    def test_batches_are_the_same_however_many_prepare_them_and_hold_every_conversation(self):
+        asked = (str(self.folder), 0, 2, 4, 16, 4096, 3000)
+        alone, shared = list(batches.batches(*asked, 0)), list(batches.batches(*asked, 2))
+        self.assertEqual(len(alone), 2)
+        for ours, theirs in zip(alone, shared, strict=True):
+            for (ids, said), (other_ids, other_said) in zip(ours, theirs, strict=True):
+                self.assertTrue(np.array_equal(ids, other_ids) and np.array_equal(said, other_said))
+        rows = [tuple(row[mask < 2]) for ids, said in alone[0] for row, mask in zip(ids, said)]
+        wanted = []
+        for i in range(2 * 16, 3 * 16):
+            talk = text.conversation(0, i, self.tokenizer.count).request()
+            ids, _ = self.tokenizer.encode_segments(render({**talk, "add_generation_prompt": False})[0])
+            wanted += [tuple(ids)] if len(ids) <= 3000 else []
+        self.assertEqual(sorted(rows), sorted(wanted))
+        for ids, said in alone[0] + alone[1]:
+            self.assertEqual(ids.shape[1] % batches.ROW_MULTIPLE, 0)
+            self.assertTrue(ids.size <= 4096 or len(ids) == 1)
 
     def test_recall_is_as_long_as_it_says(self):
         for tokens in exam.RECALLS:
