@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <stdlib.h>
 
 #include "kern/node/app.h"
 
@@ -16,7 +17,9 @@ constexpr const char* kUsage =
 
 int main(int argc, char** argv) {
   using namespace kern::node;
-  const auto parsed = parse_config({Role::decode_rank, kUsage, ""}, argc, argv);
+  // Before any thread: NCCL, where a manifest asks for it, never copies by multicast.
+  const bool multicast_is_off = ::setenv("NCCL_NVLS_ENABLE", "0", 1) == 0;
+  auto parsed = parse_config({Role::decode_rank, kUsage, ""}, argc, argv);
   if (!parsed) {
     fmt::print(stderr, "k3-decode-rank: {}\n", parsed.error().text());
     return 2;
@@ -25,5 +28,6 @@ int main(int argc, char** argv) {
     fmt::print("{}", parsed->help);
     return 0;
   }
+  parsed->config.multicast_is_off = multicast_is_off;
   return run_decode_rank(parsed->config);
 }

@@ -34,7 +34,7 @@ inline bool is_listed_refusal(const kern::Error& error) {
       "the host device maps no memory",
       "the host device has no built-in",
       "the cuda device has no built-in",
-      "on the cuda device ranks reach each other",
+      "sums in rank order",
       "only the number of rows may",
       "is a peer buffer",
       // a built-in's arguments

@@ -549,6 +549,10 @@ void FakeDriver::fail(const std::string& name, Status status, int nth) {
   state_->failures[name][nth] = status;
 }
 
+Status FakeDriver::note(const std::string& name, const std::string& detail) {
+  return Locked(*state_)->note(name, detail);
+}
+
 std::vector<std::string> FakeDriver::live() const {
   std::vector<std::string> out;
   for (const auto& [handle, what] : state_->objects) out.push_back(what);

@@ -97,6 +97,7 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   options.capacity = capacity_of(config, m, *protocol);
   options.threads = config.gpu ? std::max(config.threads, kLoadThreads) : config.threads;
   options.gpu = config.gpu.value_or(0);
+  options.multicast_is_off = config.multicast_is_off;
   options.read_back = read_back_of(*protocol);
   options.peers = peers;
   KERN_TRY(weights, safetensors::Catalog::open(config.weights));

@@ -274,20 +274,10 @@ Result<void> check_room(std::string_view name, const BoundArg& arg, size_t index
   return {};
 }
 
-Result<void> check_collective(const Row& row, std::span<const BoundArg> args, int64_t ranks) {
-  const int64_t count = *args[2].cell, element = manifest::size_of(row.dtype);
-  if (count < 0 || count > int64_t{1} << 40)
-    return fail(Kind::manifest, "`extern:{}`: the count is {}", row.name, count);
-  if (args[3].group.empty())
-    return fail(Kind::manifest, "`extern:{}` arg #3 is no rank of a group", row.name);
-  const bool many_sent = row.form == Form::reduce_scatter || row.form == Form::all_to_all;
-  const bool many_received = row.form == Form::all_gather || row.form == Form::all_to_all;
-  const std::optional<int64_t> all = checked_mul(count, ranks);
-  if (!all || !checked_mul(*all, element))
-    return fail(Kind::manifest, "`extern:{}`: {} elements for each of {} ranks overflow 64 bits",
-                row.name, count, ranks);
-  KERN_TRY_VOID(check_room(row.name, args[0], 0, many_sent ? *all : count, element));
-  return check_room(row.name, args[1], 1, many_received ? *all : count, element);
+/// How many blocks a rank sends and receives.
+CollectiveReach reach_of(Form form) {
+  return {form == Form::reduce_scatter || form == Form::all_to_all,
+          form == Form::all_gather || form == Form::all_to_all};
 }
 
 int64_t collective_bytes(const Row& row, std::span<const BoundArg> args, int64_t group_size) {
@@ -313,6 +303,21 @@ Result<void> check_gemm_args(std::string_view name, std::span<const BoundArg> ar
   return check_room(name, args[2], 2, (m - 1) * c_stride + n, manifest::size_of(c_dtype));
 }
 
+Result<void> check_collective_args(std::string_view name, std::span<const BoundArg> args,
+                                   Dtype dtype, int64_t ranks, CollectiveReach reach) {
+  const int64_t count = *args[2].cell, element = manifest::size_of(dtype);
+  if (count < 0 || count > int64_t{1} << 40)
+    return fail(Kind::manifest, "`extern:{}`: the count is {}", name, count);
+  if (args[3].group.empty())
+    return fail(Kind::manifest, "`extern:{}` arg #3 is no rank of a group", name);
+  const std::optional<int64_t> all = checked_mul(count, ranks);
+  if (!all || !checked_mul(*all, element))
+    return fail(Kind::manifest, "`extern:{}`: {} elements for each of {} ranks overflow 64 bits",
+                name, count, ranks);
+  KERN_TRY_VOID(check_room(name, args[0], 0, reach.sends_all ? *all : count, element));
+  return check_room(name, args[1], 1, reach.receives_all ? *all : count, element);
+}
+
 Result<LoweredBuiltIn> lower_host_built_in(const LaunchSource& source, Machine* machine) {
   const std::string_view name = source.built_in_name();
   const std::span<const BoundArg> args = source.args;
@@ -331,8 +336,10 @@ Result<LoweredBuiltIn> lower_host_built_in(const LaunchSource& source, Machine* 
                 least == most ? fmt::format("{}", least) : fmt::format("{} to {}", least, most),
                 args.size());
   KERN_TRY_VOID(check_types(*row, args));
-  KERN_TRY_VOID(row->form == Form::gemm ? check_gemm_args(name, args, row->dtype)
-                                        : check_collective(*row, args, source.group_size));
+  KERN_TRY_VOID(
+      row->form == Form::gemm
+          ? check_gemm_args(name, args, row->dtype)
+          : check_collective_args(name, args, row->dtype, source.group_size, reach_of(row->form)));
   LoweredBuiltIn out;
   if (machine != nullptr) out.run = std::make_unique<HostBuiltIn>(row->run, *machine, source.group);
   out.collective_bytes = collective_bytes(*row, args, source.group_size);

@@ -17,4 +17,14 @@ Result<LoweredBuiltIn> lower_host_built_in(const LaunchSource& source, Machine* 
 Result<void> check_gemm_args(std::string_view name, std::span<const BoundArg> args,
                              manifest::Dtype c_dtype);
 
+/// Whether a rank sends, or receives, a block for every rank rather than one.
+struct CollectiveReach {
+  bool sends_all = false, receives_all = false;
+};
+
+/// A count from 0 to 2^40, a rank of a group, and what is sent and received within what is bound.
+/// args: send, receive, count, rank.
+Result<void> check_collective_args(std::string_view name, std::span<const BoundArg> args,
+                                   manifest::Dtype dtype, int64_t ranks, CollectiveReach reach);
+
 }  // namespace kern::runtime

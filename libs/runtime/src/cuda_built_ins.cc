@@ -17,9 +17,14 @@ enum class Form : uint8_t { gemm, collective };
 struct Row {
   std::string_view name;
   Form form;
-  Dtype dtype;               ///< of C, or of the elements of a collective
-  bool accumulates = false;  ///< gemm
+  Dtype dtype;                                     ///< of C, or of the elements of a collective
+  bool accumulates = false;                        ///< gemm
+  Collective collective = Collective::all_reduce;  ///< collective
 };
+
+constexpr Row collective_row(std::string_view name, Dtype dtype, Collective what) {
+  return {name, Form::collective, dtype, false, what};
+}
 
 constexpr std::array kRows = {
     Row{"gemm_bf16_tn", Form::gemm, Dtype::bf16},
@@ -28,14 +33,14 @@ constexpr std::array kRows = {
     Row{"cublaslt_bf16_tn", Form::gemm, Dtype::bf16},
     Row{"cublaslt_bf16_tn_acc", Form::gemm, Dtype::bf16, true},
     Row{"cublas_bf16_tn_f32", Form::gemm, Dtype::f32},
-    Row{"allreduce_bf16", Form::collective, Dtype::bf16},
-    Row{"allreduce_f32", Form::collective, Dtype::f32},
-    Row{"allgather_bf16", Form::collective, Dtype::bf16},
-    Row{"allgather_f32", Form::collective, Dtype::f32},
-    Row{"reducescatter_bf16", Form::collective, Dtype::bf16},
-    Row{"reducescatter_f32", Form::collective, Dtype::f32},
-    Row{"alltoall_bf16", Form::collective, Dtype::bf16},
-    Row{"alltoall_f32", Form::collective, Dtype::f32},
+    collective_row("allreduce_bf16", Dtype::bf16, Collective::all_reduce),
+    collective_row("allreduce_f32", Dtype::f32, Collective::all_reduce),
+    collective_row("allgather_bf16", Dtype::bf16, Collective::all_gather),
+    collective_row("allgather_f32", Dtype::f32, Collective::all_gather),
+    collective_row("reducescatter_bf16", Dtype::bf16, Collective::reduce_scatter),
+    collective_row("reducescatter_f32", Dtype::f32, Collective::reduce_scatter),
+    collective_row("alltoall_bf16", Dtype::bf16, Collective::all_to_all),
+    collective_row("alltoall_f32", Dtype::f32, Collective::all_to_all),
 };
 
 Cell value_of(const Launch& launch, uint32_t arg) {
@@ -82,6 +87,26 @@ std::string known_names() {
   return known;
 }
 
+constexpr std::string_view kNccl = "nccl_";
+
+/// Counts against bytes, and who may sum: NCCL's order of summing is its own, so a collective that
+/// promises the order of ranks is not its work.
+Result<void> check_collective(const Row& row, const LaunchSource& source) {
+  const Collective what = row.collective;
+  const bool many_sent = what == Collective::reduce_scatter || what == Collective::all_to_all;
+  const bool many_received = what == Collective::all_gather || what == Collective::all_to_all;
+  const bool sums = what == Collective::all_reduce || what == Collective::reduce_scatter;
+  const std::string_view name = source.built_in_name();
+  KERN_TRY_VOID(check_collective_args(name, source.args, row.dtype, source.group_size,
+                                      {many_sent, many_received}));
+  if (sums && source.group_size != 1 && !name.starts_with(kNccl))
+    return fail(Kind::manifest,
+                "`extern:{}` over {} ranks sums in rank order, for which the cuda device has no "
+                "built-in: kernels over peer buffers do, and `extern:{}{}` sums in NCCL's order",
+                name, source.group_size, kNccl, name);
+  return {};
+}
+
 Result<void> check_args(const Row& row, const LaunchSource& source) {
   const std::span<const BoundArg> args = source.args;
   const size_t least = row.form == Form::gemm ? 6 : 4, most = row.form == Form::gemm ? 8 : 4;
@@ -104,17 +129,7 @@ Result<void> check_args(const Row& row, const LaunchSource& source) {
       return fail(Kind::manifest, "`extern:{}` arg #{} is a peer buffer", row.name, i);
   }
   if (row.form == Form::gemm) return check_gemm_args(row.name, args, row.dtype);
-  if (source.group_size != 1)
-    return fail(Kind::manifest,
-                "`extern:{}` over {} ranks: on the cuda device ranks reach each other through peer "
-                "buffers and kernels",
-                row.name, source.group_size);
-  for (size_t i = 0; i < pointers; ++i)
-    if (*args[2].cell < 0 || *args[2].cell > args[i].bytes_left / manifest::size_of(row.dtype))
-      return fail(Kind::manifest,
-                  "`extern:{}` arg #{} spans {} elements, but `{}` has {} bytes left", row.name, i,
-                  *args[2].cell, args[i].name, args[i].bytes_left);
-  return {};
+  return check_collective(row, source);
 }
 
 /// Sizes that vars change would change the algorithm with them.
@@ -151,6 +166,18 @@ std::optional<cuda::PinnedAlgo> pinned_of(const manifest::Launch& launch) {
   return out;
 }
 
+Result<std::unique_ptr<BuiltIn>> lower_collective(const Row& row, const LaunchSource& source,
+                                                  CudaBuiltInRoom& room) {
+  if (source.group_size == 1)
+    return std::unique_ptr<BuiltIn>(
+        std::make_unique<LoneCollective>(room.stream(), manifest::size_of(row.dtype)));
+  const auto type = row.dtype == Dtype::f32 ? cuda::ElementType::f32 : cuda::ElementType::bf16;
+  KERN_ASSERT(source.group != nullptr, "{} ranks", source.group_size);
+  return with_context(
+      room.collectives().lower(row.collective, type, source.args[3].group, *source.group),
+      "`extern:{}`", source.built_in_name());
+}
+
 }  // namespace
 
 Result<cuda::Matmul*> CudaBuiltInRoom::matmul(const cuda::Product& product, int64_t m_max,
@@ -175,18 +202,20 @@ Result<cuda::Matmul*> CudaBuiltInRoom::matmul(const cuda::Product& product, int6
 
 Result<LoweredBuiltIn> lower_cuda_built_in(const LaunchSource& source, CudaBuiltInRoom* room) {
   std::string_view name = source.built_in_name();
-  if (name.starts_with("nccl_")) name.remove_prefix(sizeof("nccl_") - 1);
+  const bool is_nccl = name.starts_with(kNccl);
+  if (is_nccl) name.remove_prefix(kNccl.size());
   const Row* row = nullptr;
   for (const Row& each : kRows)
-    if (each.name == name) row = &each;
+    if (each.name == name && (!is_nccl || each.form == Form::collective)) row = &each;
   if (row == nullptr)
     return fail(Kind::manifest, "the cuda device has no built-in `extern:{}`, it has: {}",
                 source.built_in_name(), known_names());
   KERN_TRY_VOID(check_args(*row, source));
   LoweredBuiltIn out;
   if (row->form == Form::collective) {
-    if (room != nullptr)
-      out.run = std::make_unique<LoneCollective>(room->stream(), manifest::size_of(row->dtype));
+    if (room == nullptr) return out;
+    KERN_TRY(run, lower_collective(*row, source, *room));
+    out.run = std::move(run);
     return out;
   }
   KERN_TRY(product, product_of(*row, source.args));

@@ -40,7 +40,7 @@ class CudaDevice final : public Device {
         context_(std::move(context)),
         stream_(std::move(stream)),
         kernels_(std::move(kernels)),
-        built_ins_(context_, stream_),
+        built_ins_(context_, stream_, options),
         loader_(context_, options.threads, log),
         eager_(options.eager) {}
 
@@ -96,7 +96,7 @@ class CudaDevice final : public Device {
   Result<std::vector<LaunchTime>> run_timed(LoweredProgram& program) override;
   Result<void> synchronize() override {
     KERN_TRY_VOID(loader_.flush(stream_));
-    return stream_.synchronize();
+    return built_ins_.collectives().synchronize();
   }
   void end_load() override { loader_.end(); }
 
@@ -117,7 +117,7 @@ class CudaDevice final : public Device {
   CudaBuiltInRoom built_ins_;
   WeightLoader loader_;
   Staging staging_;
-  GraphCache graphs_;
+  GraphCache graphs_;  ///< goes before the communicators it was captured over
   std::map<const std::byte*, const cuda::SharedMemory*> shared_;  ///< by address
   bool eager_;
 };
@@ -288,7 +288,7 @@ Result<std::vector<LaunchTime>> CudaDevice::run_timed(LoweredProgram& program) {
   KERN_TRY_VOID(upload(program));
   KERN_TRY_VOID(enqueue_launches(stream_, program, &marks));
   KERN_TRY_VOID(staging_.download(stream_, program));
-  KERN_TRY_VOID(stream_.synchronize());
+  KERN_TRY_VOID(built_ins_.collectives().synchronize());
   return marks.read();
 }
 

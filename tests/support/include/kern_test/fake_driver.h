@@ -46,6 +46,8 @@ class FakeDriver {
   std::vector<std::string> calls_of(const std::string& name) const;
   // The next call of that name, or the nth from now, answers with `status` and does nothing.
   void fail(const std::string& name, kern::cuda::api::Status status, int nth = 1);
+  // Records a call that another fake stands for, and answers as `fail` asked.
+  kern::cuda::api::Status note(const std::string& name, const std::string& detail = {});
   // What was made and not given back: "stream", "memory 64", one line each.
   std::vector<std::string> live() const;
 

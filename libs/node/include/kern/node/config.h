@@ -32,7 +32,8 @@ struct DaemonConfig {
   int chunk = 0;     ///< rows of a prefill item; 0: the manifest's bound
   int max_seqs = 0;  ///< sequences of an item; 0: the manifest's bound
   int threads = 1;
-  std::optional<int> gpu;  ///< --device gpu:N; absent: the host
+  std::optional<int> gpu;         ///< --device gpu:N; absent: the host
+  bool multicast_is_off = false;  ///< set by main, as runtime::Options says
 
   std::string host = "127.0.0.1";  ///< where the HTTP API listens
   int port = 8000;

@@ -1,7 +1,7 @@
 #pragma once
 /// How ranks of a group reach each other: for the host device's built-in collectives, and for a
-/// GPU's peer buffers while a Runtime loads. The runtime sums in rank order by itself; a PeerGroup
-/// only moves bytes.
+/// GPU's peer buffers and communicators while a Runtime loads. The runtime sums in rank order by
+/// itself; a PeerGroup only moves bytes.
 /// Thread safety: one call at a time, from the thread that runs programs.
 
 #include <vector>

@@ -28,7 +28,8 @@ class Catalog;
 }
 namespace kern::cuda {
 class Driver;
-}
+class Nccl;
+}  // namespace kern::cuda
 
 namespace kern::runtime {
 
@@ -61,6 +62,12 @@ struct Options {
   int gpu = 0;  ///< the driver's number of the device
   /// A driver of the caller's, which must outlive the Runtime; null: the machine's own.
   const cuda::Driver* driver = nullptr;
+  /// An NCCL of the caller's, which must outlive the Runtime; null: the machine's own, where a
+  /// manifest has a collective over several ranks.
+  const cuda::Nccl* nccl = nullptr;
+  /// NCCL_NVLS_ENABLE=0 has stood in this process's environment since before it had threads;
+  /// without it the machine's own NCCL, which would use multicast, is not loaded.
+  bool multicast_is_off = false;
   /// Programs that the manifest lets be captured are launched one launch at a time all the same.
   bool eager = false;
   /// Outputs and inouts that a run brings back; absent: all that it names.
