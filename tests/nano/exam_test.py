@@ -17,7 +17,7 @@ import exam
 sys.path.insert(0, str(nano.ROOT / "tests/e2e"))
 from cluster import free_ports  # noqa: E402
 
-PER_SKILL = 40
+PER_SKILL = 15
 
 
 def words_of(request):

@@ -15,7 +15,7 @@ from chat import render
 from draw import Draw, is_held
 from tokens import Tokenizer
 
-SAMPLE = 12000
+SAMPLE = 8000
 # Changes when a word, a skill or the drawing changes: then every checkpoint trained before was
 # trained on another text.
 SAMPLE_SHA256 = "d7e31811dc95d6dfb7324b88f4311cd96380a7294316e2e0b85d023e37266e0f"
