@@ -113,12 +113,21 @@ def sha256(path: pathlib.Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
+def names_told(source: str, key: str, cubin: bytes) -> list[str]:
+    """A name of an unnamed namespace holds a hash of the folder, and the cubin with it."""
+    if b"_INTERNAL_" not in cubin:
+        return []
+    return [f"{source}: `{key}` keeps a name that tells the folder of the build; what stays in a module under its "
+            "name wants a namespace with one"]
+
+
 def check(builder: Builder, key: str, pin: dict, update: bool) -> tuple[list[str], dict]:
     """The problems of one variant, and its fields as they should be."""
     cubin = builder.out / f"{key}.cubin"
     if said := builder.compile(pin, pin["sm"], cubin):
         return [f"{pin['source']}: `{key}` does not compile:\n{said}"], {}
     problems, usage = [], builder.usage(cubin)
+    problems += names_told(pin["source"], key, cubin.read_bytes())
     for name, used in usage.items():
         if used["stack"] > pin.get("stack", 0) or used["local"] > 0:
             problems.append(f"{pin['source']}: `{key}`: {name} uses {used['stack']} bytes of stack and "

@@ -162,6 +162,11 @@ class Pins(unittest.TestCase):
     def test_a_source_without_a_variant_is_refused(self):
         self.refuses(PIN, "kernels/cuda/norm/stream.cu: no variant")
 
+    def test_a_name_that_tells_the_folder_is_a_problem(self):
+        told = build_kernels.names_told("a.cu", "a-b", b"\0_ZN38_INTERNAL_08db1329_8_merge_cu_547495ee6end_of\0")
+        self.assertIn("tells the folder of the build", told[0])
+        self.assertEqual(build_kernels.names_told("a.cu", "a-b", b"\0_ZN4kern3mla6end_ofEPKfli\0"), [])
+
     def test_an_update_writes_the_found_fields_alone(self):
         text = build_kernels.updated(PIN, {"norm-rms": {"sha256": "ff", "entries": ["a", "b"]}})
         self.assertEqual(text, PIN.replace('"00"', '"ff"').replace('["kern_rms"]', '["a", "b"]'))

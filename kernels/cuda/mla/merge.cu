@@ -30,6 +30,18 @@ using namespace kern::mla;
 #define MLA_ROWS 16
 #endif
 
+namespace kern::mla {
+
+/// Maximum and total of the lane's rank. Its constant stays in the module under its name, so the
+/// namespace has one: an unnamed one's would tell the folder of the build.
+__device__ __forceinline__ float2 end_of(const float* parts, int64_t rank_stride, int ranks) {
+  const int lane = threadIdx.x % 32;
+  if (lane >= ranks) return {kNone, 0};
+  return *reinterpret_cast<const float2*>(parts + lane * rank_stride + kLora);
+}
+
+}  // namespace kern::mla
+
 namespace {
 
 constexpr int kThreads = 256, kRows = MLA_ROWS, kChunks = kLora / 8;
@@ -58,13 +70,6 @@ struct Parts {
                                         : float2{0, 0};
   }
 };
-
-/// Maximum and total of the lane's rank.
-__device__ __forceinline__ float2 end_of(const float* parts, int64_t rank_stride, int ranks) {
-  const int lane = threadIdx.x % 32;
-  if (lane >= ranks) return {kNone, 0};
-  return *reinterpret_cast<const float2*>(parts + lane * rank_stride + kLora);
-}
 
 /// One row's parts merged and rounded, by one warp. `first`: those of the first ranks.
 __device__ __forceinline__ void merge_row(const float* parts, int64_t rank_stride, int ranks,
