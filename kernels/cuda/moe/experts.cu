@@ -261,7 +261,7 @@ __device__ __forceinline__ void product_of(const Weights& weights, const Picks& 
 #pragma unroll
       for (int i = 0; i < kUsed * 8 / kAtOnce; ++i)
         copy16(stage_at + i * (kAtOnce / 8 * 2048), picks.at(from[i] + chunk * 16),
-                      chunk * kChunk + t * 32 < in);
+               chunk * kChunk + t * 32 < in);
     }
     copies_commit();
   };
