@@ -5,7 +5,7 @@ usage: ci/build_kernels.py [--update] [--only PREFIX] [--out DIR] [--jobs N]
   --update   writes hashes and entries into the pins instead of comparing
   --only     only the variants whose key begins with PREFIX
   --out      where the cubins go (default build/lib/kern/cuda), one <key>.cubin a variant
-exit: 0 all as pinned, 1 with one sentence a problem, 77 where no compiler of the pinned build is found.
+exit: 0 all as pinned, 1 with one sentence a problem; no compiler of the pinned build is one.
 
 A key is <family>-<name>, for kernels/cuda/<family>/<name>.cu, followed by +NAME=VALUE a define. A
 cubin depends on the sources, the defines and the compiler alone: not on the folder or the time.
@@ -27,7 +27,6 @@ PINS = ROOT / "k3" / "kernels.toml"
 WHEELS = ROOT / "build" / "cuda" / "nvidia" / "cu13" / "bin"
 FLAGS = ["-std=c++17", "-O3", "-cubin"]
 FIELDS = {"source", "sm", "toolchain", "sha256", "entries", "defines", "portable", "report", "stack", "why"}
-SKIPPED = 77
 
 
 def target(sm: str) -> str:
@@ -177,8 +176,8 @@ def main() -> int:
     nvccs = [p for p in find_tool("nvcc") if options.update or {build_of(p)} == builds]
     readers = find_tool("cuobjdump")
     if not nvccs or not readers:
-        print(f"skipped: no nvcc of build {', '.join(sorted(builds))} with cuobjdump; ci/setup installs them in build/cuda")
-        return SKIPPED
+        print(f"no nvcc of build {', '.join(sorted(builds))} with cuobjdump; ci/setup installs them in build/cuda")
+        return 1
     options.out.mkdir(parents=True, exist_ok=True)
     builder = Builder(nvccs[0], readers[0], options.out)
     chosen = {key: pin for key, pin in pins.items() if key.startswith(options.only)}

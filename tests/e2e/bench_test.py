@@ -1,21 +1,12 @@
 """`kern bench` on a small model: what it prints adds up, and what it cannot time is refused."""
 import json
-import os
 import pathlib
 import subprocess
 import tempfile
 import unittest
 
-SOURCE = pathlib.Path(os.environ["KERN_SOURCE_DIR"])
-BIN = pathlib.Path(os.environ["KERN_BUILD_DIR"]) / "bin"
-CONFIG = SOURCE / "k3/configs/k3-nano.json"
-
-
-def tool(name, *args, code=0):
-    done = subprocess.run([BIN / name, *map(str, args)], text=True, capture_output=True)
-    if done.returncode != code:
-        raise AssertionError(f"{name} exits {done.returncode}, expected {code}: {done.stderr}")
-    return done
+import run
+from programs import BIN, CONFIG, tool
 
 
 class BenchTest(unittest.TestCase):
@@ -109,4 +100,4 @@ class BenchTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    run.main()

@@ -1,25 +1,13 @@
 """`kern run` on a small model: every way of running the same tokens gives the same bytes."""
-import os
 import pathlib
 import random
-import subprocess
 import tempfile
 import unittest
 
 import numpy as np
 
 import run
-
-SOURCE = pathlib.Path(os.environ["KERN_SOURCE_DIR"])
-BIN = pathlib.Path(os.environ["KERN_BUILD_DIR"]) / "bin"
-CONFIG = SOURCE / "k3/configs/k3-nano.json"
-
-
-def tool(name, *args, code=0):
-    done = subprocess.run([BIN / name, *map(str, args)], text=True, capture_output=True)
-    if done.returncode != code:
-        raise AssertionError(f"{name} exits {done.returncode}, expected {code}: {done.stderr}")
-    return done
+from programs import CONFIG, SOURCE, tool
 
 
 class RunTest(unittest.TestCase):

@@ -72,6 +72,9 @@ class Machine {
   std::unique_ptr<kern::runtime::Runtime> runtime_;
 };
 
+/// What stage `from` sends, put where stage `to` takes it.
+void send_on(Machine& from, Machine& to);
+
 /// Deterministic prompt of ordinary tokens.
 Tokens prompt(uint64_t seed, size_t count, int64_t vocab);
 

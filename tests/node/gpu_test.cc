@@ -12,13 +12,6 @@ namespace api = cuda::api;
 
 namespace {
 
-template <class T>
-T param(void* const* params, size_t i) {
-  T value;
-  std::memcpy(&value, params[i], sizeof(value));
-  return value;
-}
-
 struct Gpu {
   Gpu() {
     const std::string cubin = fake_cubin();

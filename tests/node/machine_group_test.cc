@@ -14,6 +14,7 @@
 
 using namespace kern;
 using kern::node::MachineGroup;
+using kern_test::param;
 
 namespace {
 
@@ -137,13 +138,6 @@ const std::string kPeers = R"({
     "start": {"once": true, "calls": [{"op": "mark", "args": [{"buf": "x"}, {"rank": "tp"}]}]},
     "main": {"calls": [{"op": "read", "args": [{"buf": "all"}, {"buf": "x"}, {"buf": "o"}]}]}}
 })";
-
-template <class T>
-T param(void* const* params, size_t i) {
-  T value;
-  std::memcpy(&value, params[i], sizeof(value));
-  return value;
-}
 
 /// Loads as one rank and says what it reads of the two; empty when something failed.
 std::string read_all(const std::string& json, const std::filesystem::path& dir,

@@ -13,13 +13,6 @@ namespace api = cuda::api;
 
 namespace {
 
-template <class T>
-T param(void* const* params, size_t i) {
-  T value;
-  std::memcpy(&value, params[i], sizeof(value));
-  return value;
-}
-
 struct Gpu {
   explicit Gpu(const std::string& code = {}) : cubin(fake_cubin(code)) {
     REQUIRE(write_file(dir / "test.cubin", as_bytes(cubin)));

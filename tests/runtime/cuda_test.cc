@@ -15,13 +15,6 @@ namespace api = cuda::api;
 
 namespace {
 
-template <class T>
-T param(void* const* params, size_t i) {
-  T value;
-  std::memcpy(&value, params[i], sizeof(value));
-  return value;
-}
-
 /// out[block, i] = a[block, i] + b[block, i], `width` wide.
 FakeKernel add() {
   return {{8, 8, 8, 4}, [](const api::LaunchConfig& config, void* const* params) {

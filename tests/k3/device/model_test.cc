@@ -169,12 +169,7 @@ TEST_CASE("on a GPU stages in a row give the bytes of the uncut program", "[k3][
   for (const auto& stage : *cut) stages.emplace_back(verified(stage), checkpoint_of("k3-nano"));
   for (const Feed& feed : {Feed{part(tokens, 0, 64)}, Feed{part(tokens, 64, 130), 64}})
     for (size_t s = 0; s < stages.size(); ++s) {
-      for (const std::string name : {"hidden", "bank.0", "bank.1", "bank.2", "bank.3"}) {
-        if (s == 0) break;
-        const auto from = stages[s - 1].runtime().buffer(name),
-                   to = stages[s].runtime().buffer(name);
-        if (!from.empty() && !to.empty()) std::memcpy(to.data(), from.data(), to.size());
-      }
+      if (s > 0) send_on(stages[s - 1], stages[s]);
       stages[s].run("prefill", {feed});
     }
   CHECK(stages[3].values<int32_t>("next_token", 1) == uncut.values<int32_t>("next_token", 1));

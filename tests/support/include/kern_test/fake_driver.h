@@ -6,6 +6,7 @@
 // One at a time: functions of a C table know no object, so they find the one that stands. Threads
 // may share it; a kernel runs alone.
 
+#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,14 @@
 #include "kern/cuda/driver.h"
 
 namespace kern_test {
+
+/// The i-th parameter that a launch passed to a fake kernel.
+template <class T>
+T param(void* const* params, size_t i) {
+  T value;
+  std::memcpy(&value, params[i], sizeof(value));
+  return value;
+}
 
 // A kernel: the sizes of its parameters, and what it does once a launch. `config.attributes` may be
 // looked at.
