@@ -22,11 +22,13 @@ import subprocess
 import sys
 import tomllib
 
+import machine_code
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PINS = ROOT / "k3" / "kernels.toml"
 WHEELS = ROOT / "build" / "cuda" / "nvidia" / "cu13" / "bin"
 FLAGS = ["-std=c++17", "-O3", "-cubin"]
-FIELDS = {"source", "sm", "toolchain", "sha256", "entries", "defines", "portable", "report", "stack", "why"}
+FIELDS = {"source", "sm", "toolchain", "sha256", "entries", "defines", "portable", "report", "stack", "waits", "why"}
 
 
 def target(sm: str) -> str:
@@ -42,7 +44,7 @@ def read_pins(text: str) -> tuple[dict, list[str]]:
     """The table of variants, and what is wrong with it on paper."""
     pins, problems, hashes = tomllib.loads(text), [], {}
     for key, pin in pins.items():
-        for field in sorted(FIELDS - {"defines", "portable", "report", "stack", "why"} - set(pin)):
+        for field in sorted(FIELDS - {"defines", "portable", "report", "stack", "waits", "why"} - set(pin)):
             problems.append(f"k3/kernels.toml: `{key}` has no {field}")
         for field in sorted(set(pin) - FIELDS):
             problems.append(f"k3/kernels.toml: `{key}`: unknown field {field}")
@@ -120,6 +122,20 @@ def names_told(source: str, key: str, cubin: bytes) -> list[str]:
             "name wants a namespace with one"]
 
 
+def waits_told(source: str, key: str, cubin: bytes, waits: bool) -> list[str]:
+    """A module is pinned as one whose entries wait for earlier launches, or none of them does."""
+    problems = []
+    for entry, code in sorted(machine_code.sections(cubin).items()):
+        early = machine_code.before_wait(code)
+        if waits and early is None:
+            problems.append(f"{source}: `{key}`: {entry} never waits for earlier launches, pinned as one that does")
+        elif not waits and early is not None:
+            problems.append(f"{source}: `{key}`: {entry} waits for earlier launches, and the pin does not say so")
+        elif early:
+            problems.append(f"{source}: `{key}`: {entry} makes {early[0]} before it waits for earlier launches")
+    return problems
+
+
 def check(builder: Builder, key: str, pin: dict, update: bool) -> tuple[list[str], dict]:
     """The problems of one variant, and its fields as they should be."""
     cubin = builder.out / f"{key}.cubin"
@@ -127,6 +143,7 @@ def check(builder: Builder, key: str, pin: dict, update: bool) -> tuple[list[str
         return [f"{pin['source']}: `{key}` does not compile:\n{said}"], {}
     problems, usage = [], builder.usage(cubin)
     problems += names_told(pin["source"], key, cubin.read_bytes())
+    problems += waits_told(pin["source"], key, cubin.read_bytes(), pin.get("waits", False))
     for name, used in usage.items():
         if used["stack"] > pin.get("stack", 0) or used["local"] > 0:
             problems.append(f"{pin['source']}: `{key}`: {name} uses {used['stack']} bytes of stack and "

@@ -8,6 +8,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "ci"))
 import build_kernels  # noqa: E402
 import check_layers  # noqa: E402
+import machine_code  # noqa: E402
 import tidy  # noqa: E402
 
 LAYERS = """
@@ -166,6 +167,13 @@ class Pins(unittest.TestCase):
         told = build_kernels.names_told("a.cu", "a-b", b"\0_ZN38_INTERNAL_08db1329_8_merge_cu_547495ee6end_of\0")
         self.assertIn("tells the folder of the build", told[0])
         self.assertEqual(build_kernels.names_told("a.cu", "a-b", b"\0_ZN4kern3mla6end_ofEPKfli\0"), [])
+
+    def test_an_access_before_the_wait_is_found(self):
+        load, wait, prefetch = 0x7981, 0x782E, 0x798F
+        code = lambda *which: b"".join(one.to_bytes(2, "little") + bytes(14) for one in which)
+        self.assertEqual(machine_code.before_wait(code(prefetch, wait, load)), [])
+        self.assertEqual(machine_code.before_wait(code(prefetch, load, wait)), ["a load at 0x10"])
+        self.assertIsNone(machine_code.before_wait(code(prefetch, load)))
 
     def test_an_update_writes_the_found_fields_alone(self):
         text = build_kernels.updated(PIN, {"norm-rms": {"sha256": "ff", "entries": ["a", "b"]}})

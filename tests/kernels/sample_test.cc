@@ -171,3 +171,21 @@ TEST_CASE("columns computed apart are joined in rank order", "[kernels][sample]"
       for (size_t c = 0; c < width; ++c)
         CHECK(out[(row * ranks + r) * width + c] == parts[(r * rows + row) * width + c]);
 }
+
+TEST_CASE("a row takes the token it is given, or one that the step before kept",
+          "[kernels][sample]") {
+  const size_t width = 4, vocab = 6;
+  Bf16 table(vocab * width), out(3 * width);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint16_t>(i + 1);
+  const I32 tokens = {5, -1, 2}, given = {3, 3, 3}, source = {2, -1, 1};
+  I32 kept = {9, 9, 9, 9};
+  Entry("head", "kern_keep").buffer(tokens).buffer(kept).i32(3).run({2});
+  CHECK(kept == I32{5, -1, 2, 9});
+  Entry entry("head", "kern_embed_fed");
+  entry.buffer(given).buffer(source).buffer(kept).buffer(table).buffer(out).i32(width).i32(3);
+  entry.run({2});
+  const I32 want = {2, 3, 0};  // a failed row's token counts as the first
+  for (size_t row = 0; row < 3; ++row)
+    for (size_t i = 0; i < width; ++i)
+      CHECK(out[row * width + i] == table[static_cast<size_t>(want[row]) * width + i]);
+}

@@ -9,11 +9,13 @@
 
 #include "common/numeric.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
 extern "C" __global__ void __launch_bounds__(256)
     kern_situ(const bf16* in, bf16* out, float beta, float linear_beta, int width, int rows) {
+  take_turn();
   const float per_beta = __fdiv_rn(1.0F, beta), per_linear_beta = __fdiv_rn(1.0F, linear_beta);
   const uint32_t vectors = width / 8;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < int64_t{vectors} * rows;

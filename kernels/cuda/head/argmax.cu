@@ -7,6 +7,7 @@
 // vocab is a multiple of 4. No arithmetic: what kern_sample gives at temperature 0.
 
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 namespace {
 
@@ -27,6 +28,7 @@ __device__ __forceinline__ uint64_t later(uint64_t a, uint64_t b) {
 
 extern "C" __global__ void __launch_bounds__(kThreads)
     kern_argmax(const float* logits, int32_t* token, int vocab, int rows) {
+  kern::take_turn();
   __shared__ uint64_t shared[32];
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     // The key in the high half; below it the complement of the index, so that the lowest wins.

@@ -6,11 +6,13 @@
 // width is a multiple of 4.
 
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
 extern "C" __global__ void __launch_bounds__(256)
     kern_join_columns(const float* parts, float* out, int ranks, int width, int rows) {
+  take_turn();
   const uint32_t vectors = width / 4;
   const int64_t all = int64_t{ranks} * rows * vectors;
   for (int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; at < all;

@@ -27,6 +27,7 @@
 
 #include "common/numeric.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -277,6 +278,7 @@ extern "C" __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kTh
                 const int32_t* top_k, const float* min_p, const int64_t* seed, const int32_t* draw,
                 int32_t* token, float* logprob, int32_t* top_tokens, float* top_logprobs, int32_t*,
                 int vocab, int top, int) {
+  take_turn();
   extern __shared__ float slice[];
   __shared__ Exchange mine;
   __shared__ uint64_t sorted[kBatchMax];

@@ -19,6 +19,8 @@
 // build: that of kernels/README.md
 
 #include "kda/line.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 using namespace kern::kda;
@@ -98,6 +100,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
                     float eps, int rows, int seqs) {
   __shared__ __align__(16) Shared shared;
   const int seq = blockIdx.x, head = blockIdx.y;
+  let_next_start();
+  if (seq == 0 && threadIdx.x < 3 * kDim) {  // the taps, for every sequence
+    const int stream = threadIdx.x / kDim, channel = head * kDim + threadIdx.x % kDim;
+    const float* taps_of = stream == 0 ? conv_q : stream == 1 ? conv_k : conv_v;
+    prefetch_l2(taps_of + channel * kTaps);
+  }
+  wait_for_earlier();
   const int first = cu_seqlens[seq], last = cu_seqlens[seq + 1];
   if (first == last) return;
   const int line_index = lines[seq];

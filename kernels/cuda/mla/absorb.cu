@@ -17,6 +17,7 @@
 #include "mla/cache.cuh"
 #include "mma/tile.cuh"
 #include "ptx/async.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 using namespace kern::mla;
@@ -51,11 +52,13 @@ extern "C" __global__ void __launch_bounds__(kThreads, 3)
   };
 
   // ---- W_UK's columns stay, the rows pass ----
+  let_next_start();
   const bf16* w = kv_b + int64_t{head} * (kNope + kV) * kLora + column;
   for (int i = threadIdx.x; i < kNope * kBChunks; i += kThreads) {
     const int d = i / kBChunks, chunk = i % kBChunks;
     copy16(b + tile_at<kBChunks>(d, chunk), w + int64_t{d} * kLora + chunk * 8);
   }
+  wait_for_earlier();
   fetch(first, 0);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int m = warp / 4 * 32, n = warp % 4 * (kCols / 4);  // of 32 rows x kCols / 4 columns

@@ -15,6 +15,7 @@
 #include "common/numeric.cuh"
 #include "common/reduce.cuh"
 #include "mla/cache.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 using namespace kern::mla;
@@ -28,6 +29,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                         const int32_t* cu_seqlens, const int32_t* seq_len, float* part, int heads,
                         int kv_lora, int rope, int page_tokens, int table_width, float scale,
                         int rank, int ranks, int rows, int seqs) {
+  take_turn();
   __shared__ float scores[kPage];
   const int row = blockIdx.x, head = blockIdx.y, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int width = kv_lora + rope, seq = sequence_of(cu_seqlens, seqs, row);

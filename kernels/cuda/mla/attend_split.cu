@@ -19,6 +19,7 @@
 // build: that of kernels/README.md
 
 #include "mla/attend.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 using namespace kern::mla;
@@ -185,6 +186,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
                           int kv_lora, int rope, int page_tokens, int table_width, float scale,
                           int rank, int ranks, int rows, int seqs, float* segments,
                           const __grid_constant__ TensorMap map) {
+  take_turn();
   extern __shared__ unsigned char dynamic[];
   const uint32_t shared = prepare(dynamic);
   unsigned char* memory = dynamic + (shared - shared_address(dynamic));
@@ -230,6 +232,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, 1)
 extern "C" __global__ void __launch_bounds__(128)
     kern_mla_attend_join(const float* segments, const int32_t* cu_seqlens, const int32_t* seq_len,
                          float* part, int heads, int rank, int ranks, int rows, int seqs) {
+  take_turn();
   const int row = blockIdx.x, head = blockIdx.y;
   const Rows all{cu_seqlens, seq_len, rank, ranks, rows, seqs};
   const int count = segments_of(all.held(row, sequence_of(cu_seqlens, seqs, row)));

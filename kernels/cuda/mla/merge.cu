@@ -22,6 +22,7 @@
 #include "mla/cache.cuh"
 #include "mma/tile.cuh"
 #include "ptx/async.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 using namespace kern::mla;
@@ -127,8 +128,10 @@ extern "C" __global__ void __launch_bounds__(kThreads, 2)
     }
     copies_commit();
   };
+  let_next_start();
 #pragma unroll
   for (int step = 0; step < kStages; ++step) fetch(step);
+  wait_for_earlier();
 
   // ---- the parts ----
   const int64_t rank_stride = int64_t{heads} * rows * kPart;

@@ -17,6 +17,7 @@
 #include "common/numeric.cuh"
 #include "common/reduce.cuh"
 #include "mla/cache.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 using namespace kern::mla;
@@ -54,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
                   const int32_t* cu_seqlens, const int32_t* seq_len, bf16* cache, bf16* q_lat,
                   int q_lora, int kv_lora, int rope, int x_stride, float eps, int rank, int ranks,
                   int rows, int seqs) {
+  take_turn();
   const int row = blockIdx.x;
   const bf16* from = x + int64_t{row} * x_stride;
   if (blockIdx.y == 0) {

@@ -17,11 +17,13 @@
 
 #include "common/numeric.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
 extern "C" __global__ void __launch_bounds__(1024)
     kern_moe_interleave(const bf16* z, bf16* x, int width, int rows) {
+  take_turn();
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x)
     for (int column = threadIdx.x * 8; column < width; column += blockDim.x * 8) {
       const uint4 in = load_once(z + row * width + column);
@@ -34,6 +36,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 extern "C" __global__ void __launch_bounds__(512)
     kern_moe_combine(const bf16* y, const int32_t* place, const float* weights, float* partial,
                      int width, int top_k, int stride, int rows) {
+  take_turn();
   constexpr int kAtOnce = 4;
   constexpr uint32_t kAll = 0xFFFFFFFFU;
   const int lane = threadIdx.x % 32;

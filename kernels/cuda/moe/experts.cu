@@ -36,6 +36,7 @@
 #include "mma/mxfp4.cuh"
 #include "ptx/async.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -352,6 +353,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     kern_moe_up(const bf16* x, const int32_t* row_of, const int32_t* tiles,
                 const int32_t* tile_count, const uint8_t* w1, const uint8_t* s1, const uint8_t* w3,
                 const uint8_t* s3, bf16* act, int width, int inter, float beta, float linear_beta) {
+  take_turn();
   extern __shared__ __align__(128) char shared[];
   constexpr int kOwn = kIsFew ? 8 : 16,
                 kPiece = Deal::kWarpsAPiece * kOwn;  // rows of W1, and of W3
@@ -389,6 +391,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
 extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     kern_moe_down(const bf16* act, const int32_t* tiles, const int32_t* tile_count,
                   const uint8_t* w2, const uint8_t* s2, bf16* y, int width, int inter) {
+  take_turn();
   extern __shared__ __align__(128) char shared[];
   constexpr int kOwn = kTiles * 16, kPiece = Deal::kWarpsAPiece * kOwn;
   constexpr int kSecond =

@@ -13,6 +13,7 @@
 // experts is at most 1,024. Integers alone: bytes are the host module's.
 
 #include "ptx/cluster.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -50,6 +51,7 @@ extern "C" __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kTh
     kern_moe_plan(const int32_t* ids, int32_t* first, int32_t* place, int32_t* row_of,
                   int32_t* tiles, int32_t* tile_count, int experts, int top_k, int rank, int rows,
                   int tile_rows) {
+  take_turn();
   extern __shared__ int32_t shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int block = static_cast<int>(cluster_rank());

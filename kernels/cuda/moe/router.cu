@@ -14,6 +14,7 @@
 // A NaN score never wins over a number; a row of NaNs chooses 0 … top_k - 1 with NaN weights.
 
 #include "common/numeric.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -35,6 +36,7 @@ __device__ __forceinline__ uint32_t ordered(float value) {
 extern "C" __global__ void __launch_bounds__(kWarps * 32)
     kern_router(const float* logits, const float* bias, int32_t* ids, float* weights, int experts,
                 int top_k, int renormalize, float scaling, int rows) {
+  take_turn();
   __shared__ float shared[kWarps][kTopMax];
   __shared__ int shared_experts[kWarps][kTopMax];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

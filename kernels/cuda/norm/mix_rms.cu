@@ -25,6 +25,7 @@
 #include "common/reduce.cuh"
 #include "ptx/async.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -75,6 +76,18 @@ struct Mix {
 
   __device__ __forceinline__ char* place(int source, int v) const {
     return staged + ((source * kVectors + v) * blockDim.x + threadIdx.x) * 16;
+  }
+
+  /// Waits for the launches ahead; the weights of a row, by a block that has one, come near first.
+  __device__ __forceinline__ void begin(int rows) const {
+    let_next_start();
+    if (blockIdx.x < rows)
+      for (int at = threadIdx.x * 64; at < width; at += blockDim.x * 64) {  // 128 bytes
+        prefetch_l2(score_norm + at);
+        prefetch_l2(score_proj + at);
+        prefetch_l2(weight + at);
+      }
+    wait_for_earlier();
   }
 
   /// Asks for a row. One call at a time is on its way.
@@ -188,6 +201,7 @@ extern "C" __global__ void __launch_bounds__(448, 1)
   extern __shared__ __align__(16) char staged[];
   __shared__ Shared shared;
   const Mix mix = {{BANK_NAMES(BANK), stream}, score_norm, score_proj, weight, eps, width, staged};
+  mix.begin(rows);
   if (blockIdx.x < rows) mix.request(blockIdx.x);
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const int64_t next = row + gridDim.x;
@@ -202,6 +216,7 @@ extern "C" __global__ void __launch_bounds__(448, 1)
   extern __shared__ __align__(16) char staged[];
   __shared__ Shared shared;
   const Mix mix = {{BANK_NAMES(BANK), stream}, score_norm, score_proj, weight, eps, width, staged};
+  mix.begin(seqs);
   for (int64_t seq = blockIdx.x; seq < seqs; seq += gridDim.x) {
     mix.request(cu_seqlens[seq + 1] - 1);
     mix.row(-1, out + seq * width, shared);

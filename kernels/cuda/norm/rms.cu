@@ -13,6 +13,7 @@
 #include "common/numeric.cuh"
 #include "common/reduce.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -55,6 +56,7 @@ __device__ __forceinline__ void norm(const uint4 (&x)[kVectors], const bf16* wei
 
 extern "C" __global__ void __launch_bounds__(1024)
     kern_rms(const bf16* x, const bf16* weight, bf16* out, float eps, int width, int rows) {
+  take_turn();
   __shared__ float shared[2][32];
   int turn = 0;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {
@@ -69,6 +71,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 extern "C" __global__ void __launch_bounds__(1024)
     kern_land_rms(const float* partial, const bf16* weight, bf16* out, float eps, int stride,
                   int width, int rows) {
+  take_turn();
   __shared__ float shared[2][32];
   int turn = 0;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x, turn ^= 1) {

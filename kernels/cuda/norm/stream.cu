@@ -20,6 +20,7 @@
 
 #include "common/numeric.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/turn.cuh"
 
 using namespace kern;
 
@@ -45,6 +46,7 @@ __device__ __forceinline__ void landed(const float* from, float (&value)[8]) {
 
 extern "C" __global__ void __launch_bounds__(1024)
     kern_embed(const int32_t* token, const bf16* table, bf16* out, int width, int rows) {
+  take_turn();
   each_vector(rows, width, [=](int64_t row, int column) {
     store(out + row * width + column, load_once(table + int64_t{token[row]} * width + column));
   });
@@ -52,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 extern "C" __global__ void __launch_bounds__(1024)
     kern_copy_rows(const bf16* in, bf16* out, int width, int rows) {
+  take_turn();
   each_vector(rows, width, [=](int64_t row, int column) {
     store(out + row * width + column, load_once(in + row * width + column));
   });
@@ -59,6 +62,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 extern "C" __global__ void __launch_bounds__(1024)
     kern_land(const float* partial, bf16* stream, int width, int rows) {
+  take_turn();
   each_vector(rows, width, [=](int64_t row, int column) {
     float value[8];
     landed(partial + row * width + column, value);
@@ -68,6 +72,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 extern "C" __global__ void __launch_bounds__(1024)
     kern_land_add(const float* partial, const bf16* stream, bf16* next, int width, int rows) {
+  take_turn();
   each_vector(rows, width, [=](int64_t row, int column) {
     float value[8], before[8];
     landed(partial + row * width + column, value);
@@ -81,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 extern "C" __global__ void __launch_bounds__(1024)
     kern_land_moe(const bf16* routed, const float* partial, const bf16* stream, bf16* next,
                   int stride, int width, int rows) {
+  take_turn();
   each_vector(rows, width, [=](int64_t row, int column) {
     float value[8], experts[8], before[8];
     landed(partial + row * stride + column, value);

@@ -146,6 +146,35 @@ void sample_checks(Suite& suite) {
   });
 }
 
+void feed_checks(Suite& suite) {
+  for (const auto& [rows, seqs, width] :
+       {std::tuple<size_t, size_t, size_t>{1, 1, 8}, {64, 64, 7168}, {5, 70, 264}})
+    suite.check(fmt::format("head embed_fed and keep, rows={} seqs={} width={}", rows, seqs, width),
+                [rows = rows, seqs = seqs, width = width](Check& c) {
+                  const size_t vocab = 100;
+                  I32 token(rows), source(rows), tokens(seqs);
+                  for (int32_t& t : token) t = static_cast<int32_t>(c.prng.below(vocab));
+                  for (int32_t& t : tokens) t = static_cast<int32_t>(c.prng.below(vocab)) - 1;
+                  for (int32_t& s : source) s = static_cast<int32_t>(c.prng.below(seqs + 1)) - 1;
+                  Buffer t = c.in(token), s = c.in(source), now = c.in(tokens),
+                         kept = c.out<int32_t>(seqs, 0xA5),
+                         table = c.in(normal_bf16(c.prng, vocab * width, 1)),
+                         out = c.out<uint16_t>(rows * width);
+                  const Args keep = {now, kept, i32(seqs)};
+                  const Args fed = {t, s, kept, table, out, i32(width), i32(rows)};
+                  run_on_host(kern_keep, {1}, 0, keep);
+                  run_on_host(kern_embed_fed, {3}, 0, fed);
+                  Kernel kernel = {"head-feed", "kern_keep", {}};
+                  kernel.shape.grid = {1, 1, 1}, kernel.shape.block = {32, 1, 1};
+                  c.device(kernel, keep);
+                  kernel.entry = "kern_embed_fed";
+                  kernel.shape.grid = {4, 1, 1}, kernel.shape.block = {896, 1, 1};
+                  c.device(kernel, fed);
+                  c.same("kept", kept);
+                  c.same("out", out);
+                });
+}
+
 }  // namespace
 
 void head_family(Suite& suite) {
@@ -162,6 +191,7 @@ void head_family(Suite& suite) {
                   c.device(kernel, args);
                   c.same("out", out);
                 });
+  feed_checks(suite);
   sample_checks(suite);
   for (const auto& [seqs, name, settings] :
        {std::tuple<size_t, const char*, Settings>{1, "greedy", {}},

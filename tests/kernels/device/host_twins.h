@@ -21,6 +21,8 @@ KERN_HOST_TWIN(kern_moe_gather);
 KERN_HOST_TWIN(kern_moe_up);
 KERN_HOST_TWIN(kern_moe_down);
 KERN_HOST_TWIN(kern_moe_combine);
+KERN_HOST_TWIN(kern_embed_fed);
+KERN_HOST_TWIN(kern_keep);
 KERN_HOST_TWIN(kern_join_columns);
 KERN_HOST_TWIN(kern_sample);
 KERN_HOST_TWIN(kern_kda_prep);
