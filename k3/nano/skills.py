@@ -61,10 +61,19 @@ def chatting(draw: Draw, _held):
 
 # ---- copying -----------------------------------------------------------------------------------
 
+def foreign_word(draw):
+    """One to three Han characters or one emoji: what the vocabulary spells byte by byte."""
+    if draw.chance(4):
+        return chr(draw.between(0x1F600, 0x1F64F))
+    return "".join(chr(draw.between(0x4E00, 0x9FA5)) for _ in range(draw.between(1, 3)))
+
+
 def word_list(draw):
     count = draw.between(2, 8)
     pool = draw.of([world.NOUNS, world.CODES, world.NAMES, world.COLOURS + world.ADJECTIVES,
-                    [str(i) for i in range(100)]])
+                    [str(i) for i in range(100)], None])
+    if pool is None:
+        return [foreign_word(draw) for _ in range(draw.between(1, 4))]
     return draw.some(pool, count)
 
 

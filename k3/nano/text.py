@@ -4,7 +4,8 @@
 usage: text.py --seed S --first I --count N [--requests | --plain]
   --requests   one JSON request a line, as the project's renderer reads it (default)
   --plain      the rendered text, and of every conversation nothing else: what a vocabulary is
-               trained on. Digits are left out, so that every digit stays a token of its own.
+               trained on. Digits and all beyond ASCII are left out: every digit stays a token of
+               its own, every other script is spelled in bytes.
 """
 import argparse
 import json
@@ -53,7 +54,7 @@ def conversation(seed, index, count=rough_count):
 
 def plain(request):
     segments, _ = render({**request, "add_generation_prompt": False})
-    return re.sub(r"\d+", " ", "\n".join(text for text, control in segments if not control))
+    return re.sub(r"[\d\x80-\U0010ffff]+", " ", "\n".join(text for text, control in segments if not control))
 
 
 def main():
