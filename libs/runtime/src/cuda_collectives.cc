@@ -116,4 +116,14 @@ Result<void> CudaCollectives::synchronize() {
   }
 }
 
+Result<void> CudaCollectives::wait(const cuda::Event& event) {
+  if (by_group_.empty()) return event.synchronize();
+  for (int64_t looks = 0;; ++looks) {
+    KERN_TRY(done, event.is_done());
+    if (done || looks % kLooksAPoll == 0) KERN_TRY_VOID(poll());
+    if (done) return {};
+    std::this_thread::yield();
+  }
+}
+
 }  // namespace kern::runtime

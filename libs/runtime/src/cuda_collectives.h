@@ -27,6 +27,10 @@ class CudaCollectives {
   /// Waits for the stream, and asks meanwhile whether a member was lost: kind peer then, and what
   /// waits on the device for it ends.
   Result<void> synchronize();
+  /// The same for an event of the stream.
+  Result<void> wait(const cuda::Event& event);
+  /// Asks whether a member was lost.
+  Result<void> look() { return by_group_.empty() ? Result<void>() : poll(); }
 
  private:
   Result<cuda::Communicator*> communicator(std::string_view group_name, PeerGroup& group);

@@ -42,12 +42,17 @@ class CudaDevice final : public Device {
         kernels_(std::move(kernels)),
         built_ins_(context_, stream_, options),
         loader_(context_, options.threads, log),
+        graphs_(options.graphs_max),
         eager_(options.eager) {}
 
   /// Apart from the constructor, because it refers to this object's context.
   Result<void> open_side() {
     KERN_TRY(side, SideCopies::create(context_));
     side_ = std::move(side);
+    KERN_TRY(taken, cuda::Event::create(context_.driver()));
+    inputs_taken_ = std::move(taken);
+    KERN_TRY(here, cuda::Event::create(context_.driver()));
+    outputs_here_ = std::move(here);
     return {};
   }
 
@@ -93,6 +98,15 @@ class CudaDevice final : public Device {
     return kernels_.allow(context_, program);
   }
   Result<void> enqueue(LoweredProgram& program, std::span<const int64_t> vars) override;
+  Result<void> launch(LoweredProgram& program, std::span<const int64_t> vars) override;
+  Result<void> read_back(const LoweredProgram& program) override;
+  Result<void> wait_inputs() override { return inputs_taken_->synchronize(); }
+  Result<bool> outputs_are_here() override {
+    KERN_TRY_VOID(built_ins_.collectives().look());
+    return outputs_here_->is_done();
+  }
+  Result<void> wait_outputs() override { return built_ins_.collectives().wait(*outputs_here_); }
+  Result<void> capture(LoweredProgram& program, std::span<const int64_t> vars) override;
   Result<std::vector<LaunchTime>> run_timed(LoweredProgram& program) override;
   Result<void> synchronize() override {
     KERN_TRY_VOID(loader_.flush(stream_));
@@ -103,7 +117,10 @@ class CudaDevice final : public Device {
  private:
   Result<Block> allocate_uncleared(int64_t bytes, Reach reach);
   Result<void> repeat(std::byte* to, const WeightPlan& plan);
-  Result<cuda::Graph> capture(const LoweredProgram& program);
+  Result<cuda::Graph> recorded(const LoweredProgram& program);
+  bool is_captured(const LoweredProgram& program) const {
+    return program.graph && !eager_ && program.watches.empty();
+  }
   Result<void> upload(LoweredProgram& program);
   Result<void> run_launches(LoweredProgram& program, std::span<const int64_t> vars);
   Result<std::vector<std::byte*>> map_members(const cuda::SharedMemory& own, PeerGroup& group,
@@ -113,6 +130,7 @@ class CudaDevice final : public Device {
   cuda::Context context_;
   cuda::Stream stream_;
   std::unique_ptr<SideCopies> side_;
+  std::optional<cuda::Event> inputs_taken_, outputs_here_;  ///< of the last launch, and read_back
   CudaKernels kernels_;
   CudaBuiltInRoom built_ins_;
   WeightLoader loader_;
@@ -248,7 +266,7 @@ Result<void> CudaDevice::tensormap(const manifest::Tensormap& map, const std::by
 // ---- running ----
 
 /// Records the launches at the present values.
-Result<cuda::Graph> CudaDevice::capture(const LoweredProgram& program) {
+Result<cuda::Graph> CudaDevice::recorded(const LoweredProgram& program) {
   KERN_TRY_VOID(stream_.begin_capture());
   const auto enqueued = enqueue_launches(stream_, program);
   auto captured = stream_.end_capture();  // also after a failure, so that the stream goes on
@@ -257,23 +275,37 @@ Result<cuda::Graph> CudaDevice::capture(const LoweredProgram& program) {
 }
 
 Result<void> CudaDevice::run_launches(LoweredProgram& program, std::span<const int64_t> vars) {
-  const bool captures = program.graph && !eager_ && program.watches.empty();
-  if (!captures) return enqueue_launches(stream_, program);
+  if (!is_captured(program)) return enqueue_launches(stream_, program);
   GraphCache::Key key(&program, {vars.begin(), vars.end()});
   bool wants = false;
   const cuda::Graph* graph = graphs_.find(key, wants);
   if (graph == nullptr && !wants) return enqueue_launches(stream_, program);
   if (graph == nullptr) {
-    KERN_TRY(captured, capture(program));
+    KERN_TRY(captured, recorded(program));
     graph = &graphs_.keep(std::move(key), std::move(captured));
   }
   return with_context(graph->launch(stream_), "program `{}`", program.name);
 }
 
+void apply_patches(const LoweredProgram& program) {
+  for (const PackPatch& patch : program.patches) std::memcpy(patch.at, patch.from, patch.width);
+}
+
+/// Its image goes to the device too, so that the first replay costs what later ones do.
+Result<void> CudaDevice::capture(LoweredProgram& program, std::span<const int64_t> vars) {
+  if (!is_captured(program)) return {};
+  GraphCache::Key key(&program, {vars.begin(), vars.end()});
+  bool wants = false;
+  if (graphs_.find(key, wants) != nullptr) return {};
+  apply_patches(program);
+  KERN_TRY(captured, recorded(program));
+  return graphs_.keep(std::move(key), std::move(captured)).upload(stream_);
+}
+
 /// All that launches need beside their own code.
 Result<void> CudaDevice::upload(LoweredProgram& program) {
   KERN_TRY_VOID(loader_.flush(stream_));
-  for (const PackPatch& patch : program.patches) std::memcpy(patch.at, patch.from, patch.width);
+  apply_patches(program);
   return staging_.upload(stream_, program);
 }
 
@@ -281,6 +313,17 @@ Result<void> CudaDevice::enqueue(LoweredProgram& program, std::span<const int64_
   KERN_TRY_VOID(upload(program));
   KERN_TRY_VOID(run_launches(program, vars));
   return staging_.download(stream_, program);
+}
+
+Result<void> CudaDevice::launch(LoweredProgram& program, std::span<const int64_t> vars) {
+  KERN_TRY_VOID(upload(program));
+  KERN_TRY_VOID(stream_.record(*inputs_taken_));
+  return run_launches(program, vars);
+}
+
+Result<void> CudaDevice::read_back(const LoweredProgram& program) {
+  KERN_TRY_VOID(staging_.download(stream_, program));
+  return stream_.record(*outputs_here_);
 }
 
 Result<std::vector<LaunchTime>> CudaDevice::run_timed(LoweredProgram& program) {

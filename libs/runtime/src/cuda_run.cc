@@ -150,7 +150,7 @@ const cuda::Graph* GraphCache::find(const Key& key, bool& wants) {
 }
 
 const cuda::Graph& GraphCache::keep(Key key, cuda::Graph graph) {
-  if (kept_.size() >= kGraphsMax) {
+  if (kept_.size() >= graphs_max_) {
     by_key_.erase(kept_.back().key);
     kept_.pop_back();
   }

@@ -3,6 +3,7 @@
 /// follow, one by one or as a captured graph, and what the caller reads comes back.
 /// Thread safety: one thread at a time.
 
+#include <algorithm>
 #include <list>
 #include <map>
 #include <memory>
@@ -66,8 +67,9 @@ class SideCopies {
 /// nothing.
 class GraphCache {
  public:
-  /// Most graphs that are kept; the one used longest ago goes first.
-  static constexpr size_t kGraphsMax = 64;
+  /// At most `most` graphs are kept; the one used longest ago goes first.
+  explicit GraphCache(size_t most) : graphs_max_(std::max<size_t>(most, 1)) {}
+
   /// Most assignments remembered as met once.
   static constexpr size_t kMetMax = 1024;
 
@@ -81,6 +83,7 @@ class GraphCache {
     Key key;
     cuda::Graph graph;
   };
+  size_t graphs_max_;
   std::list<Kept> kept_;  ///< last used first
   std::map<Key, std::list<Kept>::iterator> by_key_;
   std::map<Key, int> met_;

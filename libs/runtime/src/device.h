@@ -64,8 +64,17 @@ class Device : public Target {
   // ---- running ----
   /// Makes room for what the program needs beside its arena; its cells are at the vars' bounds.
   virtual Result<void> reserve(const LoweredProgram& program) = 0;
-  /// Its values have been evaluated, and `vars` are those of the manifest's vars.
+  /// Its values have been evaluated, and `vars` are those of the manifest's vars: inputs in,
+  /// launches, outputs out.
   virtual Result<void> enqueue(LoweredProgram& program, std::span<const int64_t> vars) = 0;
+  /// The same in two halves, each with its own end to wait for (Runtime::launch).
+  virtual Result<void> launch(LoweredProgram& program, std::span<const int64_t> vars) = 0;
+  virtual Result<void> read_back(const LoweredProgram& program) = 0;
+  virtual Result<void> wait_inputs() = 0;
+  virtual Result<bool> outputs_are_here() = 0;
+  virtual Result<void> wait_outputs() = 0;
+  /// Captures it at its present values, unless that was done or it is never captured.
+  virtual Result<void> capture(LoweredProgram& program, std::span<const int64_t> vars) = 0;
   /// `enqueue` and `synchronize`, and how long each launch took.
   virtual Result<std::vector<LaunchTime>> run_timed(LoweredProgram& program) = 0;
   /// Waits for all that was enqueued, copies included.

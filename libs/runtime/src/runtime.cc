@@ -53,6 +53,12 @@ class LoadedRuntime final : public Runtime {
   Result<void> copy_slot(int64_t from, int64_t to) override;
   Result<void> zero_slot(int64_t slot) override;
   Result<void> enqueue(std::string_view program, std::span<const VarValue> vars) override;
+  Result<void> launch(std::string_view program, std::span<const VarValue> vars) override;
+  Result<void> read_back() override;
+  Result<void> wait_inputs() override;
+  Result<bool> outputs_are_here() override;
+  Result<void> wait_outputs() override;
+  Result<void> capture(std::string_view program, std::span<const VarValue> vars) override;
   Result<std::vector<LaunchTime>> run_timed(std::string_view program,
                                             std::span<const VarValue> vars) override;
   Result<void> synchronize() override;
@@ -81,6 +87,7 @@ class LoadedRuntime final : public Runtime {
   Result<void> bind(const Verified& manifest, size_t index, const safetensors::Catalog* weights);
   Result<void> derive(const Verified& manifest, const safetensors::Catalog* weights);
   Result<void> run_at_bounds(LoweredProgram& program);
+  Result<LoweredProgram*> evaluated(std::string_view program, std::span<const VarValue> vars);
   Result<LoweredProgram*> prepared(std::string_view program, std::span<const VarValue> vars);
   Result<void> set_vars(const LoweredProgram& program, std::span<const VarValue> vars);
   Result<void> check_place(std::string_view what, int64_t place, int64_t count) const;
@@ -100,6 +107,7 @@ class LoadedRuntime final : public Runtime {
   std::vector<int64_t> buffer_bytes_;
   std::vector<std::unique_ptr<LoweredProgram>> programs_;  ///< null: ran at load
   std::vector<int64_t> values_;                            ///< of the vars in the run at hand
+  const LoweredProgram* launched_ = nullptr;               ///< last, and not brought back yet
   int64_t weight_bytes_ = 0;
 };
 
@@ -297,15 +305,22 @@ Result<void> LoadedRuntime::set_vars(const LoweredProgram& program,
   return {};
 }
 
-/// The program with its values evaluated and its inputs checked.
-Result<LoweredProgram*> LoadedRuntime::prepared(std::string_view program,
-                                                std::span<const VarValue> vars) {
+/// The program with its values evaluated.
+Result<LoweredProgram*> LoadedRuntime::evaluated(std::string_view program,
+                                                 std::span<const VarValue> vars) {
   const auto index = names_.programs.find(program);
   if (!index) return fail(Kind::caller, "no program `{}`", program);
   LoweredProgram* lowered = programs_[*index].get();
   if (lowered == nullptr) return fail(Kind::caller, "program `{}` runs at load only", program);
   KERN_TRY_VOID(set_vars(*lowered, vars));
   lowered->values.evaluate(values_);
+  return lowered;
+}
+
+/// The same with its inputs checked, on the device.
+Result<LoweredProgram*> LoadedRuntime::prepared(std::string_view program,
+                                                std::span<const VarValue> vars) {
+  KERN_TRY(lowered, evaluated(program, vars));
   KERN_TRY_VOID(check_inputs(manifest_, *lowered));
   KERN_TRY_VOID(device_->enter());
   return lowered;
@@ -314,6 +329,47 @@ Result<LoweredProgram*> LoadedRuntime::prepared(std::string_view program,
 Result<void> LoadedRuntime::enqueue(std::string_view program, std::span<const VarValue> vars) {
   KERN_TRY(lowered, prepared(program, vars));
   return device_->enqueue(*lowered, values_);
+}
+
+Result<void> LoadedRuntime::launch(std::string_view program, std::span<const VarValue> vars) {
+  launched_ = nullptr;
+  KERN_TRY(lowered, prepared(program, vars));
+  KERN_TRY_VOID(device_->launch(*lowered, values_));
+  launched_ = lowered;
+  return {};
+}
+
+Result<void> LoadedRuntime::read_back() {
+  if (launched_ == nullptr)
+    return fail(Kind::caller, "nothing was launched that has not been brought back");
+  KERN_TRY_VOID(device_->enter());
+  return device_->read_back(*std::exchange(launched_, nullptr));
+}
+
+Result<void> LoadedRuntime::wait_inputs() {
+  KERN_TRY_VOID(device_->enter());
+  return device_->wait_inputs();
+}
+
+Result<bool> LoadedRuntime::outputs_are_here() {
+  KERN_TRY_VOID(device_->enter());
+  return device_->outputs_are_here();
+}
+
+Result<void> LoadedRuntime::wait_outputs() {
+  KERN_TRY_VOID(device_->enter());
+  return device_->wait_outputs();
+}
+
+Result<void> LoadedRuntime::capture(std::string_view program, std::span<const VarValue> vars) {
+  if (launched_ != nullptr)
+    return fail(Kind::caller,
+                "program `{}`: what was launched before its capture has not been "
+                "brought back",
+                program);
+  KERN_TRY(lowered, evaluated(program, vars));
+  KERN_TRY_VOID(device_->enter());
+  return device_->capture(*lowered, values_);
 }
 
 Result<std::vector<LaunchTime>> LoadedRuntime::run_timed(std::string_view program,

@@ -90,6 +90,41 @@ TEST_CASE("a program of many launches runs, eager and captured, for any vars", "
   }
 }
 
+TEST_CASE("runs that start before the last one was read keep every answer apart", "[gpu]") {
+  constexpr int kLaunches = 200, kRuns = 50;
+  const auto r = load(doubling(kLaunches));
+  const auto fill = [&](int run) {
+    put(r->buffer("x"), std::vector<float>(4096, std::ldexp(1.f + static_cast<float>(run), -210)));
+  };
+  fill(0);
+  REQUIRE(r->launch("main", vars(4096)));
+  REQUIRE(r->read_back());
+  for (int run = 0; run < kRuns; ++run) {
+    REQUIRE(r->wait_inputs());
+    fill(run + 1);
+    REQUIRE(r->launch("main", vars(4096)));
+    REQUIRE(r->wait_outputs());
+    const auto y = get<float>(r->buffer("y"), 4096);
+    const float want = std::ldexp(1.f + static_cast<float>(run), kLaunches - 210);
+    CHECK(std::all_of(y.begin(), y.end(), [&](float v) { return v == want; }));
+    REQUIRE(r->read_back());
+  }
+  REQUIRE(r->synchronize());
+}
+
+TEST_CASE("sixty-four graphs of 2,300 launches are captured before they are wanted",
+          "[gpu][bench]") {
+  runtime::Options options;
+  options.graphs_max = 64;
+  const auto r = load(doubling(2300), options);
+  const auto start = std::chrono::steady_clock::now();
+  for (int64_t n = 1; n <= 64; ++n) REQUIRE(r->capture("main", vars(n)));
+  REQUIRE(r->synchronize());
+  WARN(fmt::format("64 graphs of 2300 launches: {:.2f} s", seconds_since(start)));
+  put(r->buffer("x"), std::vector<float>(4096, 0.f));
+  REQUIRE(r->run("main", vars(64)));
+}
+
 TEST_CASE("what a step of a thousand launches costs, eager and captured", "[gpu][bench]") {
   for (const bool is_eager : {true, false}) {
     runtime::Options options;

@@ -70,6 +70,8 @@ struct Options {
   bool multicast_is_off = false;
   /// Programs that the manifest lets be captured are launched one launch at a time all the same.
   bool eager = false;
+  /// Most graphs that are kept, one an assignment of vars; the one used longest ago goes first.
+  size_t graphs_max = 64;
   /// Outputs and inouts that a run brings back; absent: all that it names.
   std::optional<std::set<std::string, std::less<>>> read_back;
 };
@@ -127,6 +129,28 @@ class Runtime {
   virtual Result<void> synchronize() = 0;
   /// Both.
   Result<void> run(std::string_view program, std::span<const VarValue> vars);
+
+  // ---- running ahead: the next program starts before the last one's outputs have been read ----
+  //   launch(n); read_back(); loop { wait_inputs(); fill n + 1; launch(n + 1); wait_outputs();
+  //   read the outputs of n; read_back(); }
+  // Buffers may then be touched between these calls alone: inputs after `wait_inputs`, outputs from
+  // `wait_outputs` to the next `read_back`. The host has everything done when `launch` returns.
+
+  /// `enqueue` that brings nothing back.
+  virtual Result<void> launch(std::string_view program, std::span<const VarValue> vars) = 0;
+  /// Starts to bring back what the last `launch` makes; to be called before the next one.
+  virtual Result<void> read_back() = 0;
+  /// Waits until every `launch` has taken its inputs.
+  virtual Result<void> wait_inputs() = 0;
+  /// Whether, and waits until, what the last `read_back` brings stands in its buffers; whatever was
+  /// launched since may still be under way. Kinds as `synchronize`.
+  virtual Result<bool> outputs_are_here() = 0;
+  virtual Result<void> wait_outputs() = 0;
+
+  /// Captures a program that the manifest lets be captured, at these vars, so that the first run at
+  /// them is a replay. Runs nothing and reads no buffer; not between a `launch` and its
+  /// `read_back`. Nothing to do on the host, and with Options::eager.
+  virtual Result<void> capture(std::string_view program, std::span<const VarValue> vars) = 0;
 
   /// `run` launch by launch, never as a graph, with the device's clock read between launches (on a
   /// GPU some microseconds each, which the sum holds). Launches whose `when` does not hold are left
