@@ -35,6 +35,17 @@ static_assert(offsetof(api::AllocationProperties, flags) ==
               offsetof(CUmemAllocationProp, allocFlags));
 static_assert(sizeof(api::AccessDescription) == sizeof(CUmemAccessDesc));
 static_assert(offsetof(api::AccessDescription, flags) == offsetof(CUmemAccessDesc, flags));
+static_assert(sizeof(api::RowsCopy) == sizeof(CUDA_MEMCPY2D));
+static_assert(offsetof(api::RowsCopy, from.memory) == offsetof(CUDA_MEMCPY2D, srcMemoryType));
+static_assert(offsetof(api::RowsCopy, from.host) == offsetof(CUDA_MEMCPY2D, srcHost));
+static_assert(offsetof(api::RowsCopy, from.device) == offsetof(CUDA_MEMCPY2D, srcDevice));
+static_assert(offsetof(api::RowsCopy, from.pitch) == offsetof(CUDA_MEMCPY2D, srcPitch));
+static_assert(offsetof(api::RowsCopy, to.memory) == offsetof(CUDA_MEMCPY2D, dstMemoryType));
+static_assert(offsetof(api::RowsCopy, to.host) == offsetof(CUDA_MEMCPY2D, dstHost));
+static_assert(offsetof(api::RowsCopy, to.device) == offsetof(CUDA_MEMCPY2D, dstDevice));
+static_assert(offsetof(api::RowsCopy, to.pitch) == offsetof(CUDA_MEMCPY2D, dstPitch));
+static_assert(offsetof(api::RowsCopy, row_bytes) == offsetof(CUDA_MEMCPY2D, WidthInBytes));
+static_assert(offsetof(api::RowsCopy, rows) == offsetof(CUDA_MEMCPY2D, Height));
 static_assert(sizeof(api::FabricHandle) == sizeof(CUmemFabricHandle));
 static_assert(sizeof(api::TensorMap) == sizeof(CUtensorMap));
 
@@ -75,6 +86,8 @@ TEST_CASE("numbers of the driver's interface are those of its header", "[cuda][a
       {api::kStreamNonBlocking, CU_STREAM_NON_BLOCKING},
       {api::kEventDisableTiming, CU_EVENT_DISABLE_TIMING},
       {api::kCaptureThreadLocal, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL},
+      {api::kMemoryHost, CU_MEMORYTYPE_HOST},
+      {api::kMemoryDevice, CU_MEMORYTYPE_DEVICE},
       {api::kHostRegisterPortable, CU_MEMHOSTREGISTER_PORTABLE},
       {api::kHostRegisterDeviceMap, CU_MEMHOSTREGISTER_DEVICEMAP},
   };

@@ -331,6 +331,25 @@ void fill_memory(api::Table& t) {
     state()->enqueue(stream, [=] { std::memmove(at<void>(to), at<void>(from), bytes); });
     return api::kSuccess;
   };
+  t.memcpy_2d_async = [](const api::RowsCopy* rows, api::Stream stream) {
+    const bool to_host = rows->to.memory == api::kMemoryHost;
+    FAKE_NOTE("cuMemcpy2DAsync", (to_host ? "to host " : "to device ") +
+                                     std::to_string(rows->row_bytes) + " x " +
+                                     std::to_string(rows->rows) + " " + on(stream));
+    if (rows->from.pitch < rows->row_bytes || rows->to.pitch < rows->row_bytes)
+      return api::kInvalidValue;
+    const auto base = [](const api::RowsPlace& place) {
+      auto* const start = place.memory == api::kMemoryHost ? static_cast<char*>(place.host)
+                                                           : at<char>(place.device);
+      return start + place.y * place.pitch + place.x_bytes;
+    };
+    state()->enqueue(stream, [copy = *rows, base] {
+      for (size_t row = 0; row < copy.rows; ++row)
+        std::memmove(base(copy.to) + row * copy.to.pitch, base(copy.from) + row * copy.from.pitch,
+                     copy.row_bytes);
+    });
+    return api::kSuccess;
+  };
   t.memset_d8_async = [](api::Pointer to, unsigned char value, size_t bytes, api::Stream stream) {
     FAKE_NOTE("cuMemsetD8Async", bytes_on(bytes, stream));
     state()->enqueue(stream, [=] { std::memset(at<void>(to), value, bytes); });

@@ -53,6 +53,7 @@ constexpr std::array kRows = {
     Row{"cuMemcpyHtoDAsync", 3020, offsetof(Table, memcpy_h_to_d_async)},
     Row{"cuMemcpyDtoHAsync", 3020, offsetof(Table, memcpy_d_to_h_async)},
     Row{"cuMemcpyDtoDAsync", 3020, offsetof(Table, memcpy_d_to_d_async)},
+    Row{"cuMemcpy2DAsync", 3020, offsetof(Table, memcpy_2d_async)},
     Row{"cuMemsetD8Async", 3020, offsetof(Table, memset_d8_async)},
     Row{"cuModuleLoadData", 2000, offsetof(Table, module_load_data)},
     Row{"cuModuleUnload", 2000, offsetof(Table, module_unload)},

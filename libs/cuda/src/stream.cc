@@ -1,5 +1,6 @@
 #include "kern/cuda/stream.h"
 
+#include <optional>
 #include <utility>
 
 #include "kern/cuda/graph.h"
@@ -78,6 +79,43 @@ Result<void> Stream::copy_to_host(MutableByteSpan to, api::Pointer from) const {
   if (to.empty()) return {};
   return driver_->check("cuMemcpyDtoHAsync",
                         (*driver_)->memcpy_d_to_h_async(to.data(), from, to.size(), stream_));
+}
+
+namespace {
+
+/// The bytes of rows without gaps between them; nothing for others.
+std::optional<size_t> close_bytes(const Rows& rows) {
+  const bool close = rows.device_pitch == rows.row_bytes && rows.host_pitch == rows.row_bytes;
+  if (rows.count > 1 && !close) return std::nullopt;
+  return static_cast<size_t>(rows.row_bytes * rows.count);
+}
+
+api::RowsCopy rows_copy(bool to_host, std::byte* host, api::Pointer device, const Rows& rows) {
+  api::RowsPlace here{}, there{};
+  here.memory = api::kMemoryHost;
+  here.host = host;
+  here.pitch = static_cast<size_t>(rows.host_pitch);
+  there.memory = api::kMemoryDevice;
+  there.device = device;
+  there.pitch = static_cast<size_t>(rows.device_pitch);
+  return {to_host ? there : here, to_host ? here : there, static_cast<size_t>(rows.row_bytes),
+          static_cast<size_t>(rows.count)};
+}
+
+}  // namespace
+
+Result<void> Stream::copy_rows_to_device(api::Pointer to, const std::byte* from,
+                                         const Rows& rows) const {
+  if (const auto bytes = close_bytes(rows)) return copy_to_device(to, {from, *bytes});
+  // What is read is not written: the driver's structure knows no const.
+  const auto copy = rows_copy(false, const_cast<std::byte*>(from), to, rows);
+  return driver_->check("cuMemcpy2DAsync", (*driver_)->memcpy_2d_async(&copy, stream_));
+}
+
+Result<void> Stream::copy_rows_to_host(std::byte* to, api::Pointer from, const Rows& rows) const {
+  if (const auto bytes = close_bytes(rows)) return copy_to_host({to, *bytes}, from);
+  const auto copy = rows_copy(true, to, from, rows);
+  return driver_->check("cuMemcpy2DAsync", (*driver_)->memcpy_2d_async(&copy, stream_));
 }
 
 Result<void> Stream::copy_on_device(api::Pointer to, api::Pointer from, int64_t bytes) const {

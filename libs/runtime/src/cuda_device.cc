@@ -6,6 +6,7 @@
 #include "cuda_built_ins.h"
 #include "cuda_kernels.h"
 #include "cuda_run.h"
+#include "cuda_tier.h"
 #include "kern/base/assert.h"
 #include "kern/cuda/tensormap.h"
 #include "kern/cuda/vmm.h"
@@ -82,6 +83,10 @@ class CudaDevice final : public Device {
   }
   Result<void> write(std::byte* to, ByteSpan from) override {
     return side_->write(pointer_of(to), from);
+  }
+
+  Result<std::unique_ptr<TierMemory>> make_tier(int64_t bytes) override {
+    return make_cuda_tier(context_, stream_, bytes);
   }
 
   Result<const void*> kernel(const LaunchSource& source) override {

@@ -11,6 +11,7 @@
 #include "kern/base/log.h"
 #include "kern/runtime/runtime.h"
 #include "target.h"
+#include "tier_memory.h"
 
 namespace kern::runtime {
 
@@ -58,6 +59,8 @@ class Device : public Target {
   /// Apart from what is enqueued, and from any thread: of memory that no enqueued work touches.
   virtual Result<void> read(MutableByteSpan to, const std::byte* from) = 0;
   virtual Result<void> write(std::byte* to, ByteSpan from) = 0;
+  /// Host memory for a tier. Kind device when there is none to be had.
+  virtual Result<std::unique_ptr<TierMemory>> make_tier(int64_t bytes) = 0;
   /// Whether addresses may be read by this process.
   virtual bool is_host() const = 0;
 

@@ -16,6 +16,35 @@ struct OwnedMemory final : Owned {
   Memory memory;
 };
 
+/// Copies at once, in the order of the calls.
+class MemcpyTier final : public TierMemory {
+ public:
+  explicit MemcpyTier(Memory memory) : memory_(std::move(memory)) {}
+
+  std::byte* data() const override { return memory_.data(); }
+  std::string describe() const override { return "beside the states"; }
+  Result<uint64_t> start(std::span<const TierCopy> copies) override {
+    for (const TierCopy& copy : copies)
+      for (int64_t row = 0; row < copy.rows; ++row) {
+        std::byte* const device = copy.device + row * copy.device_pitch;
+        std::byte* const host = copy.host + row * copy.host_pitch;
+        std::memcpy(copy.to_host ? host : device, copy.to_host ? device : host,
+                    static_cast<size_t>(copy.row_bytes));
+      }
+    return ++started_;
+  }
+  Result<void> await(uint64_t ticket) override {
+    KERN_ASSERT(ticket <= started_, "ticket {} of {}", ticket, started_);
+    return {};
+  }
+  Result<uint64_t> done() override { return started_; }
+  Result<void> settle() override { return {}; }
+
+ private:
+  Memory memory_;
+  uint64_t started_ = 0;
+};
+
 class HostDevice final : public Device {
  public:
   HostDevice(std::vector<LoadedModule> modules, int threads, bool in_place)
@@ -55,6 +84,11 @@ class HostDevice final : public Device {
   Result<void> write(std::byte* to, ByteSpan from) override {
     std::memcpy(to, from.data(), from.size());
     return {};
+  }
+
+  Result<std::unique_ptr<TierMemory>> make_tier(int64_t bytes) override {
+    KERN_TRY(memory, Memory::zeroed(bytes));
+    return std::unique_ptr<TierMemory>(std::make_unique<MemcpyTier>(std::move(memory)));
   }
 
   Result<const void*> kernel(const LaunchSource& source) override {

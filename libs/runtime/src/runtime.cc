@@ -4,6 +4,7 @@
 
 #include "cuda_device.h"
 #include "host_device.h"
+#include "host_tier.h"
 #include "inputs.h"
 #include "kern/base/assert.h"
 #include "lower.h"
@@ -52,6 +53,7 @@ class LoadedRuntime final : public Runtime {
   Result<void> copy_page(int64_t from, int64_t to) override;
   Result<void> copy_slot(int64_t from, int64_t to) override;
   Result<void> zero_slot(int64_t slot) override;
+  HostTier* host_tier() override { return tier_.get(); }
   Result<void> enqueue(std::string_view program, std::span<const VarValue> vars) override;
   Result<void> launch(std::string_view program, std::span<const VarValue> vars) override;
   Result<void> read_back() override;
@@ -66,6 +68,11 @@ class LoadedRuntime final : public Runtime {
 
   int64_t bytes_total() const { return store_.layout().bytes + weight_bytes_; }
   const Device& device() const { return *device_; }
+  Result<void> open_tier(int64_t bytes, const Log& log) {
+    KERN_TRY(tier, make_host_tier(manifest_, store_, *device_, bytes, log));
+    tier_ = std::move(tier);
+    return {};
+  }
 
  private:
   struct NameLookups {
@@ -103,6 +110,7 @@ class LoadedRuntime final : public Runtime {
   Ranks ranks_;
   std::unique_ptr<Device> device_;  ///< outlives what it allocated
   Store store_;
+  std::unique_ptr<HostTier> tier_;  ///< waits for its copies, then goes, before the store does
   NameLookups names_;
   std::vector<int64_t> buffer_bytes_;
   std::vector<std::unique_ptr<LoweredProgram>> programs_;  ///< null: ran at load
@@ -464,6 +472,7 @@ Result<std::unique_ptr<Runtime>> Runtime::load(const Verified& manifest,
   KERN_TRY(store, Store::create(manifest, std::move(layout), *device));
   auto runtime = std::make_unique<LoadedRuntime>(manifest, options, std::move(ranks),
                                                  std::move(device), std::move(store));
+  if (options.host_tier_bytes > 0) KERN_TRY_VOID(runtime->open_tier(options.host_tier_bytes, log));
   KERN_TRY_VOID(runtime->prepare(manifest, weights));
   log.info("{}; {:.1f} MiB of memory", runtime->device().describe(),
            static_cast<double>(runtime->bytes_total()) / (1 << 20));

@@ -111,6 +111,22 @@ struct AccessDescription {
 };
 static_assert(sizeof(AccessDescription) == 12);
 
+/// One side of a copy of rows.
+struct RowsPlace {
+  size_t x_bytes, y;
+  int memory;
+  void* host;
+  Pointer device;
+  void* array;
+  size_t pitch;
+};
+struct RowsCopy {
+  RowsPlace from, to;
+  size_t row_bytes, rows;
+};
+static_assert(sizeof(RowsCopy) == 128 && offsetof(RowsPlace, pitch) == 48);
+inline constexpr int kMemoryHost = 1, kMemoryDevice = 2;
+
 struct FabricHandle {
   unsigned char data[64];
 };
@@ -165,6 +181,7 @@ struct Table {
   Status (*memcpy_h_to_d_async)(Pointer to, const void* from, size_t bytes, Stream);
   Status (*memcpy_d_to_h_async)(void* to, Pointer from, size_t bytes, Stream);
   Status (*memcpy_d_to_d_async)(Pointer to, Pointer from, size_t bytes, Stream);
+  Status (*memcpy_2d_async)(const RowsCopy*, Stream);
   Status (*memset_d8_async)(Pointer to, unsigned char value, size_t bytes, Stream);
 
   Status (*module_load_data)(Module*, const void* image);

@@ -11,6 +11,13 @@ namespace kern::cuda {
 
 class Graph;
 
+/// Rows of equal length, as far apart as the pitches say (at least a row).
+struct Rows {
+  int64_t row_bytes = 0;
+  int64_t count = 1;
+  int64_t device_pitch = 0, host_pitch = 0;
+};
+
 class Stream {
  public:
   /// Ordered with no other stream, the null stream included.
@@ -22,6 +29,9 @@ class Stream {
   /// Copies of `from.size()` (`to.size()`, `bytes`) bytes; of no bytes is no call.
   Result<void> copy_to_device(api::Pointer to, ByteSpan from) const;
   Result<void> copy_to_host(MutableByteSpan to, api::Pointer from) const;
+  /// Many rows in one call; one row, or rows that lie close in both memories, is a plain copy.
+  Result<void> copy_rows_to_device(api::Pointer to, const std::byte* from, const Rows& rows) const;
+  Result<void> copy_rows_to_host(std::byte* to, api::Pointer from, const Rows& rows) const;
   Result<void> copy_on_device(api::Pointer to, api::Pointer from, int64_t bytes) const;
   Result<void> fill(api::Pointer to, uint8_t value, int64_t bytes) const;
   Result<void> record(const Event& event) const;

@@ -41,9 +41,12 @@ struct Capacity {
   int64_t slots = 0;        ///< slots of every per-sequence state, slot 0 included
 };
 
+class HostTier;
+
 struct Options {
   std::vector<std::filesystem::path> module_dirs;
   Capacity capacity;
+  int64_t host_tier_bytes = 0;  ///< of host memory for parked pages and slots; 0: no such tier
   /// Host: worker threads that run grid blocks, the calling one included. GPU: threads that copy
   /// weights while they load.
   int threads = 1;
@@ -119,6 +122,8 @@ class Runtime {
   virtual Result<void> copy_page(int64_t from, int64_t to) = 0;
   virtual Result<void> copy_slot(int64_t from, int64_t to) = 0;
   virtual Result<void> zero_slot(int64_t slot) = 0;
+  /// Where pages and slots are parked (host_tier.h); null without Options::host_tier_bytes.
+  virtual HostTier* host_tier() = 0;
 
   /// Starts a program. A var outside 1..max, or an input outside its declared domain, is a caller
   /// error and nothing runs; a lost peer is kind peer. The host runs it to its end here. One thread
