@@ -2,8 +2,9 @@
 """Questions that no training text of any seed holds, and what a server answers to them.
 
 usage: exam.py write -o EXAM.json [--seed S] [--per-skill 500] [--tokenizer DIR] [--skills a,b]
-       exam.py ask EXAM.json --url http://HOST:PORT/v1 -o RESULT.json [--concurrency 8] [--limit N]
-An exam is a list of {skill, key, request, expected}; expected holds content, tool_calls (name and
+       exam.py ask EXAM.json --url http://HOST:PORT/v1 -o RESULT.json [--concurrency 8] [--limit N,SKILL=N]
+       exam.py compare RESULT.json OTHER.json       how many answers differ, in any byte
+--limit asks the first N of every skill, and other numbers of the named ones. An exam is a list of {skill, key, request, expected}; expected holds content, tool_calls (name and
 arguments by value and type) and finish_reason, or as many of these as the skill is judged by.
 """
 import argparse
@@ -124,6 +125,33 @@ def ask(url, question):
         return {"error": str(error)}
 
 
+def said(choice):
+    """All of a choice that an answer is: the ids of calls belong to the request."""
+    message = choice["message"]
+    return {"content": message.get("content"), "thought": message.get("reasoning_content"),
+            "calls": [call["function"] for call in message.get("tool_calls") or []],
+            "finish_reason": choice["finish_reason"]}
+
+
+def limited(asked, limit):
+    """The first questions of every skill: `limit` is "N", "SKILL=N" or several with commas between."""
+    most = {}
+    for part in limit.split(","):
+        skill, _, count = part.rpartition("=")
+        if not count.isdigit():
+            raise SystemExit(f"--limit {limit}: expected N or SKILL=N, got {part!r}")
+        most[skill] = int(count)
+    if unknown := set(most) - {"", *(q["skill"] for q in asked)}:
+        raise SystemExit(f"--limit {limit}: no question of skill {', '.join(sorted(unknown))}")
+    out, taken = [], {}
+    for question in asked:
+        skill = question["skill"]
+        taken[skill] = taken.get(skill, 0) + 1
+        if taken[skill] <= most.get(skill, most.get("", len(asked))):
+            out.append(question)
+    return out
+
+
 def run(url, asked, concurrency, model):
     """(summary a skill, one record a question)."""
     def one(question):
@@ -165,21 +193,44 @@ def write_command(args):
     return 0
 
 
-def ask_command(args):
-    asked = json.loads(pathlib.Path(args.exam).read_text())
-    if args.limit:
-        taken = {}
-        asked = [q for q in asked if taken.setdefault(q["skill"], []).append(1) or
-                 len(taken[q["skill"]]) <= args.limit]
-    start = time.monotonic()
-    summary, records = run(args.url, asked, args.concurrency, args.model or first_model(args.url))
+def show(summary):
     for skill, entry in summary.items():
         failed = f", {entry['failed']} got no answer" if entry["failed"] else ""
         print(f"{skill:12} {entry['score']:.4f}  {entry['right']} of {entry['asked']}{failed}")
+
+
+def ask_command(args):
+    asked = json.loads(pathlib.Path(args.exam).read_text())
+    if args.limit:
+        asked = limited(asked, args.limit)
+    start = time.monotonic()
+    summary, records = run(args.url, asked, args.concurrency, args.model or first_model(args.url))
+    show(summary)
     result = {"seconds": time.monotonic() - start, "concurrency": args.concurrency,
               "skills": summary, "questions": records}
     pathlib.Path(args.out).write_text(json.dumps(result, ensure_ascii=False))
     return 1 if any(entry["failed"] for entry in summary.values()) else 0
+
+
+def compare_command(args):
+    """Counts by skill; exit code 1 where the files do not answer the same questions."""
+    one, other = (json.loads(pathlib.Path(f).read_text())["questions"] for f in (args.one, args.other))
+    if [(r["skill"], r["key"]) for r in one] != [(r["skill"], r["key"]) for r in other]:
+        print("the two files answer different questions")
+        return 1
+    counts = {}
+    for a, b in zip(one, other):
+        entry = counts.setdefault(a["skill"], {"asked": 0, "differ": 0, "only the first right": 0,
+                                               "only the second right": 0})
+        entry["asked"] += 1
+        entry["differ"] += a["failed"] or b["failed"] or said(a["reply"]) != said(b["reply"])
+        entry["only the first right"] += a["right"] and not b["right"]
+        entry["only the second right"] += b["right"] and not a["right"]
+    for skill, entry in counts.items():
+        print(f"{skill:12} " + ", ".join(f"{name} {count}" for name, count in entry.items()))
+    if args.out:
+        pathlib.Path(args.out).write_text(json.dumps(counts, indent=1) + "\n")
+    return 0
 
 
 def main():
@@ -195,11 +246,15 @@ def main():
     asking.add_argument("exam")
     asking.add_argument("--url", required=True)
     asking.add_argument("--concurrency", type=int, default=8)
-    asking.add_argument("--limit", type=int, help="questions a skill at most")
+    asking.add_argument("--limit", help="questions a skill at most: N, or N,SKILL=N")
     asking.add_argument("--model")
     asking.set_defaults(run=ask_command)
-    for command in (write, asking):
-        command.add_argument("-o", "--out", required=True)
+    comparing = commands.add_parser("compare")
+    comparing.add_argument("one")
+    comparing.add_argument("other")
+    comparing.set_defaults(run=compare_command)
+    for command in (write, asking, comparing):
+        command.add_argument("-o", "--out", required=command is not comparing)
     args = parser.parse_args()
     return args.run(args)
 

@@ -6,7 +6,7 @@ import struct
 import tempfile
 import unittest
 
-from cluster import Cluster, artifacts, tool
+from cluster import Cluster, Serve, artifacts, tool
 from run import main
 
 
@@ -25,31 +25,6 @@ def ask(cluster, tokens, max_tokens=12, **more):
 
 
 LENGTHS = [1, 2, 63, 64, 65, 127, 128, 129, 200, 333]
-
-
-class Serve:
-    """`kern serve` behind the same calls as a cluster."""
-
-    def __init__(self, config="k3-nano", flags=()):
-        self.cluster = Cluster.__new__(Cluster)
-        c = self.cluster
-        from cluster import free_ports
-        c.checkpoint, c.folder = artifacts(config, stages=8 if config == "k3-nano" else 2, ranks=1)
-        c.logs = tempfile.mkdtemp(prefix="kern-e2e-")
-        c.port = free_ports(1)[0]
-        c.url = f"http://127.0.0.1:{c.port}"
-        c.groups = []
-        c.stages = [c.spawn("serve", "kern", "serve", c.folder / "one.json", "--weights", c.checkpoint,
-                            "--port", c.port, *flags)]
-        c.wait_healthy()
-
-    def __enter__(self):
-        return self.cluster
-
-    def __exit__(self, kind, *_):
-        if kind is not None:
-            print(self.cluster.tails())
-        self.cluster.stop()
 
 
 class Bytes(unittest.TestCase):

@@ -1,5 +1,6 @@
 """Starts and stops whole clusters of daemons for the end-to-end tests: real processes, loopback."""
 import contextlib
+import hashlib
 import http.client
 import json
 import os
@@ -17,6 +18,8 @@ BIN = BUILD / "bin"
 # "gpu:0": the same tests on a GPU that all processes share, under NVIDIA's MPS.
 DEVICE = os.environ.get("KERN_E2E_DEVICE", "host")
 WORK = BUILD / ("e2e" if DEVICE == "host" else "e2e-gpu")
+# The small trained model, or another checkpoint to be judged in its place.
+MODEL = pathlib.Path(os.environ.get("KERN_MODEL", ROOT / "k3/nano/model"))
 
 
 def tool(*args, **options):
@@ -42,11 +45,17 @@ def free_ports(count):
 
 
 def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None):
-    """The checkpoint and manifests of a config, made once a build."""
-    folder = WORK / f"{config}-{stages}-{ranks}-{max_seqs}-{chunk}"
-    checkpoint = WORK / f"{config}-checkpoint"
-    if not (checkpoint / "config.json").exists():
-        tool("k3-checkpoint", "--config", ROOT / f"k3/configs/{config}.json", "--seed", 1, "-o", checkpoint)
+    """A checkpoint and its manifests, made once a build. `config`: a folder that holds a checkpoint, or
+    the name of one of k3/configs, of which a random one is made."""
+    if isinstance(config, pathlib.Path):
+        checkpoint = config
+        digest = hashlib.sha256((checkpoint / "config.json").read_bytes()).hexdigest()
+        name = f"{config.name}-{digest[:12]}"
+    else:
+        checkpoint, name = WORK / f"{config}-checkpoint", config
+        if not (checkpoint / "config.json").exists():
+            tool("k3-checkpoint", "--config", ROOT / f"k3/configs/{config}.json", "--seed", 1, "-o", checkpoint)
+    folder = WORK / f"{name}-{stages}-{ranks}-{max_seqs}-{chunk}"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         common = ["--config", checkpoint / "config.json", "--device", "host" if DEVICE == "host" else "cuda"]
@@ -87,7 +96,7 @@ class Process:
 
 
 class Cluster:
-    """Eight stages and one group of eight ranks by default."""
+    """Eight stages and one group of eight ranks by default; `config` as `artifacts` takes it."""
 
     def __init__(self, config="k3-nano", stages=8, ranks=8, groups=1, stage_flags=(), rank_flags=(),
                  max_seqs=None, chunk=None, key=None, wait=True):
@@ -187,3 +196,17 @@ class Cluster:
         if kind is not None:
             print(self.tails())
         self.stop()
+
+
+class Serve(Cluster):
+    """`kern serve`, one process, behind the same calls."""
+
+    def __init__(self, config="k3-nano", flags=(), max_seqs=None, chunk=None):
+        self.checkpoint, self.folder = artifacts(config, 2 if config == "k3-mini" else 8, 1, max_seqs, chunk)
+        self.logs = tempfile.mkdtemp(prefix="kern-e2e-")
+        self.port, = free_ports(1)
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.groups = []
+        self.stages = [self.spawn("serve", "kern", "serve", self.folder / "one.json", "--weights", self.checkpoint,
+                                  "--port", self.port, *flags)]
+        self.wait_healthy()

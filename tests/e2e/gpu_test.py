@@ -8,8 +8,8 @@ import concurrent.futures
 import os
 import unittest
 
-from bytes_test import Serve, prompt
-from cluster import Cluster
+from bytes_test import prompt
+from cluster import Cluster, Serve
 from run import main
 
 # In nats, on k3-mini's random weights. Another order of summation moves a log-probability by some

@@ -89,7 +89,7 @@ class Asked(unittest.TestCase):
     def setUpClass(cls):
         cls.questions = exam.questions(5, PER_SKILL)
 
-    def asked(self, choice_of, concurrency=8):
+    def asked(self, choice_of, concurrency=8, more=(), keep=None):
         """(summary, exit code, the most requests at a time), through the command line."""
         server = FakeServer(self.questions, choice_of)
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -98,12 +98,15 @@ class Asked(unittest.TestCase):
             paper.write_text(json.dumps(self.questions))
             done = subprocess.run([sys.executable, str(nano.ROOT / "k3/nano/exam.py"), "ask", str(paper),
                                    "--url", f"http://127.0.0.1:{server.server_port}/v1", "-o", str(out),
-                                   "--concurrency", str(concurrency)], capture_output=True, text=True,
-                                  timeout=60, check=False)
+                                   "--concurrency", str(concurrency), *more], capture_output=True,
+                                  text=True, timeout=60, check=False)
             result = json.loads(out.read_text())
         server.shutdown()
         server.server_close()
-        self.assertEqual(len(result["questions"]), len(self.questions))
+        if keep:
+            keep.write_text(json.dumps(result))
+        if not more:
+            self.assertEqual(len(result["questions"]), len(self.questions))
         for skill, entry in result["skills"].items():
             self.assertIn(f"{entry['score']:.4f}", next(
                 line for line in done.stdout.splitlines() if line.startswith(skill + " ")))
@@ -127,6 +130,33 @@ class Asked(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertEqual((skills["copy"]["failed"], skills["copy"]["score"]), (PER_SKILL, 0.0))
         self.assertEqual(skills["add2"]["failed"], 0)
+
+    def test_the_first_questions_of_a_skill_may_be_asked_alone(self):
+        skills, code, _ = self.asked(right, more=["--limit", "3,copy=1,add2=0"])
+        self.assertEqual(code, 0)
+        self.assertEqual({s: e["asked"] for s, e in skills.items()},
+                         {s: 1 if s == "copy" else 3 for s in {q["skill"] for q in self.questions} - {"add2"}})
+        for limit in ("x", "copy=", "nonsense=3"):
+            with self.assertRaises(SystemExit):
+                exam.limited(self.questions, limit)
+
+    def test_two_results_are_compared_by_every_byte_of_an_answer(self):
+        def otherwise(question):
+            choice = right(question)
+            if question["skill"] == "copy":
+                choice["message"]["reasoning_content"] = "otherwise"  # another thought, still right
+            return nearly(question) if question["skill"] == "add2" else choice
+        with tempfile.TemporaryDirectory() as folder:
+            files = [pathlib.Path(folder) / name for name in ("one", "other", "counts")]
+            self.asked(right, keep=files[0])
+            self.asked(otherwise, keep=files[1])
+            for other, differ in ((files[0], {}), (files[1], {"copy": PER_SKILL, "add2": PER_SKILL})):
+                subprocess.run([sys.executable, str(nano.ROOT / "k3/nano/exam.py"), "compare", str(files[0]),
+                                str(other), "-o", str(files[2])], check=True, capture_output=True)
+                counts = json.loads(files[2].read_text())
+                self.assertEqual({s: c["differ"] for s, c in counts.items() if c["differ"]}, differ)
+            self.assertEqual((counts["copy"]["only the first right"], counts["add2"]["only the first right"],
+                              counts["add2"]["only the second right"]), (0, PER_SKILL, 0))
 
     def test_as_many_requests_run_at_a_time_as_asked_for(self):
         self.assertEqual(self.asked(right, 1)[2], 1)
