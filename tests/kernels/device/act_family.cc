@@ -29,8 +29,12 @@ void compare(Check& c, const Bf16& x, size_t rows, size_t width) {
 }  // namespace
 
 void act_family(Suite& suite) {
-  for (const auto& [rows, width] :
-       {std::pair<size_t, size_t>{1, 6144}, {65, 768}, {64, 4224}, {3, 8}, {301, 384}})
+  std::vector<std::pair<size_t, size_t>> sizes = {{1, 6144}, {65, 768}, {3, 8}};
+  if (!suite.is_small()) sizes.insert(sizes.end(), {{64, 4224}, {301, 384}, {65, 33792}});
+  kern::Prng draw = suite.draws("act");
+  for (const size_t rows : suite.lengths(draw, 4, 700))
+    sizes.push_back({rows, 8 * (1 + draw.below(suite.is_small() ? 40 : 400))});
+  for (const auto& [rows, width] : sizes)
     suite.check(fmt::format("act situ rows={} width={}", rows, width),
                 [rows = rows, width = width](Check& c) {
                   compare(c, normal_bf16(c.prng, rows * 2 * width, 3), rows, width);

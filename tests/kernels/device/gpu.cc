@@ -29,16 +29,16 @@ void end_with(const kern::Error& error) {
 
 // ---- memory ----
 
-Buffer::Buffer(Gpu& gpu, std::vector<std::byte> bytes)
-    : gpu_(&gpu),
-      host_(std::move(bytes)),
-      device_(must(cuda::DeviceBuffer::allocate(gpu.context(), host_.size() + kGuardBytes))) {
+Buffer::Buffer(Gpu& gpu, std::vector<std::byte> bytes) : gpu_(&gpu), host_(std::move(bytes)) {
+  if (gpu.is_recording()) return;
+  device_ = must(cuda::DeviceBuffer::allocate(gpu.context(), host_.size() + kGuardBytes));
   must(gpu.stream().copy_to_device(device(), host_));
   must(gpu.stream().fill(device() + host_.size(), kGuard, kGuardBytes));
   gpu.synchronize();
 }
 
 std::vector<std::byte> Buffer::download() const {
+  if (!device_) return host_;
   std::vector<std::byte> out(host_.size());
   must(gpu_->stream().copy_to_host(out, device()));
   gpu_->synchronize();
@@ -46,6 +46,7 @@ std::vector<std::byte> Buffer::download() const {
 }
 
 bool Buffer::guard_is_whole() const {
+  if (!device_) return true;
   std::array<std::byte, kGuardBytes> guard;
   must(gpu_->stream().copy_to_host(guard, device() + host_.size()));
   gpu_->synchronize();
@@ -54,12 +55,12 @@ bool Buffer::guard_is_whole() const {
 }
 
 DeviceOnly Gpu::repeated(std::span<const std::byte> pattern, int64_t bytes) {
-  auto buffer = must(cuda::DeviceBuffer::allocate(context_, bytes));
+  auto buffer = must(cuda::DeviceBuffer::allocate(context(), bytes));
   int64_t done = std::min(bytes, static_cast<int64_t>(pattern.size()));
-  must(stream_.copy_to_device(buffer.address(), pattern.first(done)));
+  must(stream().copy_to_device(buffer.address(), pattern.first(done)));
   for (; done < bytes; done += std::min(done, bytes - done))
-    must(stream_.copy_on_device(buffer.address() + done, buffer.address(),
-                                std::min(done, bytes - done)));
+    must(stream().copy_on_device(buffer.address() + done, buffer.address(),
+                                 std::min(done, bytes - done)));
   synchronize();
   return DeviceOnly(std::move(buffer));
 }
@@ -70,8 +71,9 @@ kern::Result<std::unique_ptr<Gpu>> Gpu::open(const std::filesystem::path& cubins
   KERN_TRY(driver, cuda::Driver::load());
   KERN_TRY(context, cuda::Context::open(*driver, 0));
   KERN_TRY(stream, cuda::Stream::create(*driver));
-  return std::unique_ptr<Gpu>(
-      new Gpu(std::move(driver), std::move(context), std::move(stream), cubins));
+  auto device =
+      std::make_unique<Device>(Device{std::move(driver), std::move(context), std::move(stream)});
+  return std::unique_ptr<Gpu>(new Gpu(std::move(device), cubins));
 }
 
 const cuda::Function& Gpu::function(const Kernel& kernel) {
@@ -80,13 +82,15 @@ const cuda::Function& Gpu::function(const Kernel& kernel) {
   if (!modules_.contains(kernel.module)) {
     const std::string image =
         must(kern::read_file(cubins_ / (kernel.module + ".cubin"), kCubinBytesMax));
-    modules_.emplace(kernel.module, must(cuda::Module::load(context_, kern::as_bytes(image))));
+    modules_.emplace(kernel.module, must(cuda::Module::load(context(), kern::as_bytes(image))));
   }
   return functions_.emplace(name, must(modules_.at(kernel.module).find(kernel.entry)))
       .first->second;
 }
 
 void Gpu::launch(const Kernel& kernel, const Args& args) {
+  launched_.emplace(kernel.module, kernel.entry);
+  if (!device_) return;
   const cuda::Function& entry = function(kernel);
   if (entry.params.size() != args.size()) {
     std::printf("device: `%s` of `%s` takes %zu parameters, got %zu\n", kernel.entry.c_str(),
@@ -95,8 +99,8 @@ void Gpu::launch(const Kernel& kernel, const Args& args) {
   }
   std::vector<void*> params;
   for (const Arg& arg : args) params.push_back(const_cast<void*>(arg.on_device()));
-  must(cuda::allow(context_, entry, kernel.shape.shared_bytes, kernel.shape.cluster));
-  must(kern::with_context(cuda::launch(stream_, entry, kernel.shape, params.data()), "{}",
+  must(cuda::allow(context(), entry, kernel.shape.shared_bytes, kernel.shape.cluster));
+  must(kern::with_context(cuda::launch(stream(), entry, kernel.shape, params.data()), "{}",
                           kernel.entry));
 }
 

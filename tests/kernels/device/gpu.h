@@ -7,6 +7,8 @@
 #include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <variant>
@@ -57,7 +59,7 @@ class Buffer {
   std::vector<T> from_device() const {
     return values<T>(download());
   }
-  kern::cuda::api::Pointer device() const { return device_.address(); }
+  kern::cuda::api::Pointer device() const { return device_ ? device_->address() : 0; }
   size_t bytes() const { return host_.size(); }
   bool guard_is_whole() const;
 
@@ -72,7 +74,7 @@ class Buffer {
 
   Gpu* gpu_;
   std::vector<std::byte> host_;
-  kern::cuda::DeviceBuffer device_;
+  std::optional<kern::cuda::DeviceBuffer> device_;  // none where launches are only recorded
 };
 
 /// Something the device alone holds: a bench's operand.
@@ -145,35 +147,43 @@ class Gpu {
  public:
   /// The first device, with modules out of `cubins`. Kind device without one.
   static kern::Result<std::unique_ptr<Gpu>> open(const std::filesystem::path& cubins);
+  /// No device: launches are recorded, and what the device holds is what the twin left.
+  static std::unique_ptr<Gpu> recording() { return std::unique_ptr<Gpu>(new Gpu(nullptr, {})); }
 
   void launch(const Kernel& kernel, const Args& args);
-  void synchronize() { must(stream_.synchronize()); }
+  void synchronize() {
+    if (device_) must(device_->stream.synchronize());
+  }
 
   /// Memory of random bits (of `pattern` repeated), for a bench.
   DeviceOnly repeated(std::span<const std::byte> pattern, int64_t bytes);
 
   Arg tensormap(kern::cuda::api::Pointer address, const kern::cuda::TensormapShape& shape) {
-    return Arg::map(must(kern::cuda::encode_tensormap(*driver_, address, shape)));
+    if (!device_) return Arg::map({});
+    return Arg::map(must(kern::cuda::encode_tensormap(*device_->driver, address, shape)));
   }
 
-  const kern::cuda::Context& context() const { return context_; }
-  const kern::cuda::Stream& stream() const { return stream_; }
+  bool is_recording() const { return device_ == nullptr; }
+  const kern::cuda::Context& context() const { return device_->context; }
+  const kern::cuda::Stream& stream() const { return device_->stream; }
+  /// Every (module, entry) that was launched.
+  const std::set<std::pair<std::string, std::string>>& launched() const { return launched_; }
 
  private:
-  Gpu(std::unique_ptr<const kern::cuda::Driver> driver, kern::cuda::Context context,
-      kern::cuda::Stream stream, std::filesystem::path cubins)
-      : driver_(std::move(driver)),
-        context_(std::move(context)),
-        stream_(std::move(stream)),
-        cubins_(std::move(cubins)) {}
+  struct Device {
+    std::unique_ptr<const kern::cuda::Driver> driver;
+    kern::cuda::Context context;
+    kern::cuda::Stream stream;
+  };
+  Gpu(std::unique_ptr<Device> device, std::filesystem::path cubins)
+      : device_(std::move(device)), cubins_(std::move(cubins)) {}
   const kern::cuda::Function& function(const Kernel& kernel);
 
-  std::unique_ptr<const kern::cuda::Driver> driver_;
-  kern::cuda::Context context_;
-  kern::cuda::Stream stream_;
+  std::unique_ptr<Device> device_;
   std::filesystem::path cubins_;
   std::map<std::string, kern::cuda::Module> modules_;
   std::map<std::string, kern::cuda::Function> functions_;
+  std::set<std::pair<std::string, std::string>> launched_;
 };
 
 /// Runs an entry of a host module over its grid, the blocks dealt to every processor.

@@ -76,13 +76,83 @@ std::vector<Settings> every_setting(kern::Prng& prng) {
   return all;
 }
 
+/// The greatest logit's token, or -1 beside a NaN, as the definition says.
+I32 most_likely(const F32& logits, size_t vocab) {
+  I32 tokens;
+  for (size_t at = 0; at < logits.size(); at += vocab) {
+    int32_t best = 0;
+    bool is_sound = true;
+    for (size_t i = 0; i < vocab; ++i) {
+      is_sound = is_sound && !std::isnan(logits[at + i]);
+      if (logits[at + i] > logits[at + best]) best = static_cast<int32_t>(i);
+    }
+    tokens.push_back(is_sound ? best : -1);
+  }
+  return tokens;
+}
+
+void argmax_checks(Suite& suite) {
+  kern::Prng draw = suite.draws("argmax");
+  for (const size_t rows : suite.lengths(draw, 4, 300))
+    for (const size_t vocab : {size_t{4}, 4 * (1 + draw.below(5000)), size_t{163840}}) {
+      if (vocab > 100000 && suite.is_small() && rows > 1) continue;
+      suite.check(fmt::format("head argmax rows={} vocab={}", rows, vocab), [=](Check& c) {
+        F32 logits = normal(c.prng, rows * vocab, 3);
+        for (float& logit : logits) logit = widen(narrow(logit));  // many are equal
+        if (rows > 2) {
+          logits[vocab + c.prng.below(vocab)] = std::numeric_limits<float>::quiet_NaN();
+          std::fill(logits.begin() + 2 * vocab, logits.begin() + 3 * vocab, -0.0F);
+          logits[3 * vocab - 1] = 0.0F;  // equal to the others
+        }
+        if (rows > 4) {
+          logits[3 * vocab + c.prng.below(vocab)] = kInf;
+          std::fill(logits.begin() + 4 * vocab, logits.begin() + 5 * vocab, -kInf);
+        }
+        Buffer in = c.in(logits), token = c.out<int32_t>(rows, 0xA5);
+        Kernel kernel = {"head-argmax", "kern_argmax", {}};
+        kernel.shape.grid = {static_cast<uint32_t>(rows), 1, 1}, kernel.shape.block = {1024, 1, 1};
+        c.device(kernel, {in, token, i32(vocab), i32(rows)});
+        c.same("token", token.from_device<int32_t>(), most_likely(logits, vocab));
+        if (!token.guard_is_whole()) c.fail("written past its end");
+      });
+    }
+}
+
 void sample_checks(Suite& suite) {
   for (const size_t vocab : {8u, 33u, 600u, 5000u, 163840u})
-    suite.check(fmt::format("head sample: every filter, vocab={}", vocab), [=](Check& c) {
+    suite.check(fmt::format("head sample: every filter, vocab={}", vocab), [=, &suite](Check& c) {
       std::vector<Settings> settings = every_setting(c.prng);
       if (vocab > 10000) settings.resize(64);
+      if (suite.is_small()) {  // one of each kind, and a few of a wide row
+        for (size_t i = 0; i < 32; ++i) settings[i] = settings[4 * i + i % 4];
+        settings.resize(vocab > 10000 ? 2 : 32);
+      }
       sample(c, normal(c.prng, settings.size() * vocab, 3), settings, std::min<size_t>(vocab, 20));
     });
+  kern::Prng draw = suite.draws("sample");
+  for (const size_t seqs : suite.lengths(draw, 4, 200)) {
+    const size_t vocab = 1 + draw.below(suite.is_small() ? 300 : 9000),
+                 top = 1 + draw.below(std::min<size_t>(vocab, 128));
+    const double spread = std::pow(10.0, 4 * draw.unit() - 2);  // from flat to one that takes all
+    suite.check(fmt::format("head sample, drawn: seqs={} vocab={} top={} spread={:.3g}", seqs,
+                            vocab, top, spread),
+                [=](Check& c) {
+                  F32 logits = normal(c.prng, seqs * vocab, spread);
+                  for (float& logit : logits)  // as a bf16 product leaves them: many are equal
+                    logit = widen(narrow(logit));
+                  std::vector<Settings> every = every_setting(c.prng), settings;
+                  for (size_t s = 0; s < seqs; ++s)
+                    settings.push_back(every[c.prng.below(every.size())]);
+                  sample(c, logits, settings, top);
+                });
+  }
+  suite.check("head sample: the widest vocabulary there may be, the most alternatives",
+              [&](Check& c) {
+                const size_t vocab = suite.is_small() ? 20000 : 400000;
+                const std::vector<Settings> settings = {
+                    {}, {1, 0.95F, 0, 0, 7, 1}, {1, 0.9F, 399999, 0, 8, 2}, {2, 1, 0, 0, 9, 3}};
+                sample(c, normal(c.prng, 4 * vocab, 2), settings, 128);
+              });
   suite.check("head sample: flat logits draw from far down the order", [](Check& c) {
     std::vector<Settings> settings;
     for (int i = 0; i < 8; ++i)
@@ -122,6 +192,7 @@ void sample_checks(Suite& suite) {
       c.same("token", sample(c, rows_of(logits, vocab, s, s + 1), {settings[s]}, 20, false).token,
              I32{together.token[s]});
   });
+  if (suite.is_small()) return;
   suite.check("head sample: draws follow the softmax", [](Check& c) {
     const F32 row = {1, 3, 2, 3, -1, 0, -kInf, 0};
     const size_t count = 4000;
@@ -147,8 +218,11 @@ void sample_checks(Suite& suite) {
 }
 
 void feed_checks(Suite& suite) {
-  for (const auto& [rows, seqs, width] :
-       {std::tuple<size_t, size_t, size_t>{1, 1, 8}, {64, 64, 7168}, {5, 70, 264}})
+  for (const auto& [rows, seqs, width] : {std::tuple<size_t, size_t, size_t>{1, 1, 8},
+                                          {64, 64, 7168},
+                                          {5, 70, 264},
+                                          {63, 65, 8},
+                                          {65, 63, 136}})
     suite.check(fmt::format("head embed_fed and keep, rows={} seqs={} width={}", rows, seqs, width),
                 [rows = rows, seqs = seqs, width = width](Check& c) {
                   const size_t vocab = 100;
@@ -178,8 +252,12 @@ void feed_checks(Suite& suite) {
 }  // namespace
 
 void head_family(Suite& suite) {
-  for (const auto& [ranks, width, rows] :
-       {std::tuple<size_t, size_t, size_t>{8, 20480, 3}, {1, 64, 1}, {4, 40960, 1}, {3, 4, 65}})
+  for (const auto& [ranks, width, rows] : {std::tuple<size_t, size_t, size_t>{8, 20480, 3},
+                                           {1, 64, 1},
+                                           {4, 40960, 1},
+                                           {3, 4, 65},
+                                           {2, 8, 63},
+                                           {5, 12, 64}})
     suite.check(fmt::format("head join_columns ranks={} width={} rows={}", ranks, width, rows),
                 [ranks = ranks, width = width, rows = rows](Check& c) {
                   Buffer parts = c.in(normal(c.prng, ranks * width * rows, 1)),
@@ -192,6 +270,7 @@ void head_family(Suite& suite) {
                   c.same("out", out);
                 });
   feed_checks(suite);
+  argmax_checks(suite);
   sample_checks(suite);
   for (const auto& [seqs, name, settings] :
        {std::tuple<size_t, const char*, Settings>{1, "greedy", {}},

@@ -1,6 +1,7 @@
 // The gated delta rule on the device: each entry against its twin, the fused step against the chain
 // of twins, and the bytes that must not depend on cuts or company.
 
+#include <array>
 #include <cmath>
 #include <memory>
 
@@ -322,6 +323,42 @@ void agrees_with_twins(Check& check, const Size& size, const std::vector<Part>& 
   states_agree(check, b.state, size, 1e-3);
 }
 
+/// The windows of a call that takes no snapshot.
+void windows_agree(Check& check, const Size& size, const std::vector<Part>& parts) {
+  const Call call(size, parts);
+  const Data data(check.prng, size, call.rows);
+  Operands b = operands(check, call, data.weights, data.x, data.r,
+                        states(check.prng, size, parts.size() + 2));
+  Args args = windows_args(b, call);
+  args.erase(args.end() - 3, args.end());
+  run_on_host(kern_kda_windows, {call.seqs()}, 0, args);
+  check.device(windows_kernel(call, false), args);
+  check.same("state", b.state);
+}
+
+/// Sequences of corner lengths at corner positions, up to the last one there is; some of them
+/// leave a snapshot.
+std::vector<Part> drawn_parts(kern::Prng& prng, int count) {
+  constexpr int kLast = 1 << 20;
+  std::vector<Part> parts;
+  for (int i = 0; i < count; ++i) {
+    const int rows =
+        std::array{1, 2, 63, 64, 65, static_cast<int>(1 + prng.below(100))}[prng.below(6)];
+    const int start =
+        std::array{0, 1, 63, 64, static_cast<int>(prng.below(5000)), kLast - rows}[prng.below(6)];
+    parts.push_back({rows, start, i < 3 && prng.below(2) == 0 ? count + 1 + i : 0});
+  }
+  return parts;
+}
+
+std::string listed(const std::vector<Part>& parts) {
+  std::string text;
+  for (const Part& part : parts)
+    text +=
+        fmt::format(" {} at {}{}", part.rows, part.start, part.snapshot > 0 ? " (snapshot)" : "");
+  return text;
+}
+
 /// The chunked form rounds its operands to bf16: half a percent of the outputs and of the state.
 void chunked_agrees(Check& check, const Size& size, const std::vector<Part>& parts) {
   const Call call(size, parts);
@@ -589,7 +626,9 @@ void benches(Suite& suite) {
 
 void kda_family(Suite& suite) {
   const Size k3{96, 128}, rank{12, 128}, mini{8, 128}, nano{8, 32}, odd{1, 128};
-  for (const Size& size : {k3, rank, mini, nano, odd}) {
+  const auto sizes =
+      suite.is_small() ? std::vector{nano, odd} : std::vector{k3, rank, mini, nano, odd};
+  for (const Size& size : sizes) {
     const std::string name = fmt::format(" at {} heads of {}", size.heads, size.dim);
     suite.check("kda entries agree with their twins" + name, [&](Check& check) {
       agrees_with_twins(check, size, {{1, 0}, {63, 1}, {64, 64, 7}, {65, 128, 6}, {3, 61, 8}}, 3);
@@ -598,8 +637,12 @@ void kda_family(Suite& suite) {
       chunked_agrees(check, size, {{1, 0}, {63, 1}, {64, 64, 7}, {65, 128, 6}, {3, 61, 8}});
       chunked_agrees(check, size, {{300, 0, 2}});
     });
-    suite.check("kda by chunks repeats itself" + name,
-                [&](Check& check) { chunked_repeats(check, size); });
+    suite.check("kda windows without a snapshot are the twin's" + name, [&](Check& check) {
+      windows_agree(check, size, {{1, 0}, {2, 0}, {3, 5}, {4, 64}, {63, 0}, {64, 0}, {65, 1}});
+    });
+    if (!suite.is_small())
+      suite.check("kda by chunks repeats itself" + name,
+                  [&](Check& check) { chunked_repeats(check, size); });
     suite.check("kda recurrence differs by the order of sums alone" + name,
                 [&](Check& check) { recurrence_is_exact(check, size); });
     suite.check("kda step agrees with the twins' chain" + name, [&](Check& check) {
@@ -608,6 +651,29 @@ void kda_family(Suite& suite) {
       decode_agrees(check, size, {{2, 5}, {7, 0}, {1, 3}});
     });
   }
+  kern::Prng draw = suite.draws("kda");
+  for (int i = 0; i < (suite.is_small() ? 1 : 5); ++i)
+    for (const Size& size : {nano, odd, Size{3, 128}}) {
+      const auto parts = drawn_parts(draw, 1 + static_cast<int>(draw.below(6)));
+      const std::string name =
+          fmt::format(", drawn, at {} heads of {}:{}", size.heads, size.dim, listed(parts));
+      suite.check("kda entries" + name,
+                  [&](Check& check) { agrees_with_twins(check, size, parts, 3); });
+      suite.check("kda by chunks" + name,
+                  [&](Check& check) { chunked_agrees(check, size, parts); });
+    }
+  for (const size_t seqs : suite.lengths(draw, 2, 200)) {
+    const Size& size = suite.is_small() ? nano : mini;
+    suite.check(
+        fmt::format("kda step of {} sequences at {} heads of {}", seqs, size.heads, size.dim),
+        [&](Check& check) {
+          std::vector<Part> parts;
+          for (size_t i = 0; i < seqs; ++i)
+            parts.push_back({1, static_cast<int>(check.prng.below(1 << 20))});
+          decode_agrees(check, size, parts);
+        });
+  }
+  if (suite.is_small()) return;
   const Run chain = device_chain, step = [](Check&check, Operands&b, const Call&call) {
     check.device(decode_kernel(call), decode_args(b, call));
   };

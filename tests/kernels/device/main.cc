@@ -1,12 +1,16 @@
 /// kern-device-test [--cubins DIR] [--only TEXT] [--family NAME] [--bench] [--json FILE] [--seed N]
-///                  [--allow-none]
+///                  [--small] [--list] [--allow-none]
 /// Checks every device kernel against its host twin, or times them. Each family runs in a process
-/// of its own, because a device error takes its whole process. Exit: 0 all passed, 1 a check
-/// failed, 2 a bad option, 3 the device failed or is not there (0 with --allow-none).
+/// of its own, because a device error takes its whole process. --small: every kernel and corner,
+/// but few and small cases, so that a sanitizer ends soon. --list: needs no device, runs the small
+/// cases' twins and prints which entries of which modules would be launched, a line each. Exit: 0
+/// all passed, 1 a check failed, 2 a bad option, 3 the device failed or is not there (0 with
+/// --allow-none).
 
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +24,7 @@ namespace {
 struct Command {
   Options options;
   std::string family;
-  bool allow_none = false;
+  bool allow_none = false, list = false;
 };
 
 [[noreturn]] void refuse(const char* what, const char* got) {
@@ -39,6 +43,10 @@ Command parse(int argc, char** argv) {
     const std::string option = argv[i];
     if (option == "--bench") {
       command.options.bench = true;
+    } else if (option == "--small") {
+      command.options.small = true;
+    } else if (option == "--list") {
+      command.list = command.options.small = true;
     } else if (option == "--allow-none") {
       command.allow_none = true;
     } else if (i + 1 == argc) {
@@ -70,9 +78,12 @@ int run_family(const Command& command, const Family* family) {
                 info.multiprocessors, static_cast<unsigned long long>(command.options.seed));
     return 0;
   }
+  const auto begin = std::chrono::steady_clock::now();
   Suite suite(**gpu, command.options);
   family->run(suite);
-  std::printf("%s: %d passed, %d failed\n", family->name, suite.passed(), suite.failed());
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  std::printf("%s: %d passed, %d failed, %.1f s\n", family->name, suite.passed(), suite.failed(),
+              took.count());
   return suite.failed() > 0 ? 1 : 0;
 }
 
@@ -91,10 +102,24 @@ int in_child(const Command& command, const Family* family) {
   return 3;
 }
 
+/// What the families launch.
+int list_launches(const Command& command) {
+  const auto gpu = Gpu::recording();
+  for (const Family& family : kFamilies) {
+    if (!command.family.empty() && command.family != family.name) continue;
+    Suite suite(*gpu, command.options);
+    family.run(suite);
+  }
+  for (const auto& [module, entry] : gpu->launched())
+    std::printf("%s %s\n", module.c_str(), entry.c_str());
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const Command command = parse(argc, argv);
+  if (command.list) return list_launches(command);
   if (const int status = in_child(command, nullptr); status != 0) {
     if (command.allow_none) std::printf("no device: nothing was checked\n");
     return command.allow_none ? 0 : status;

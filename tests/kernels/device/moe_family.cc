@@ -1,6 +1,7 @@
 /// Routing, and the routed MXFP4 experts.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 
@@ -43,11 +44,27 @@ void router_checks(Suite& suite) {
                                              {16, 4, 63},
                                              {1024, 64, 9},
                                              {33, 33, 5},
-                                             {8, 1, 3}})
+                                             {8, 1, 3}}) {
+    if (suite.is_small() && rows > 100) continue;
     suite.check(fmt::format("moe router experts={} top_k={} rows={}", experts, top_k, rows),
                 [experts = experts, top_k = top_k, rows = rows](Check& c) {
                   route(c, normal(c.prng, rows * experts, 2), normal(c.prng, experts, 0.3), top_k);
                 });
+  }
+  kern::Prng draw = suite.draws("router");
+  for (const size_t rows : suite.lengths(draw, 6, 3000)) {
+    const size_t experts = 1 + draw.below(1024),
+                 top_k = 1 + draw.below(std::min<size_t>(experts, 64));
+    const bool is_coarse = draw.below(2) == 0;
+    suite.check(fmt::format("moe router, drawn: experts={} top_k={} rows={}{}", experts, top_k,
+                            rows, is_coarse ? ", many equal" : ""),
+                [=](Check& c) {
+                  F32 logits = normal(c.prng, rows * experts, 4);
+                  if (is_coarse)
+                    for (float& logit : logits) logit = std::round(logit);
+                  route(c, logits, normal(c.prng, experts, is_coarse ? 0 : 0.3), top_k, true, 2.5);
+                });
+  }
   suite.check("moe router: ties, in and across lanes, go to the lower expert", [](Check& c) {
     F32 logits(40 * 896), bias(896, 0.0F);
     for (float& logit : logits) logit = static_cast<float>(c.prng.below(5)) - 2;
@@ -139,17 +156,31 @@ struct Plan {
 void plan_checks(Suite& suite) {
   for (const size_t rows : {1, 2, 63, 64, 65, 500, 8192})
     for (const size_t tile_rows : {8, 80})
-      suite.check(fmt::format("moe plan rows={} tile_rows={}", rows, tile_rows), [=](Check& c) {
-        const I32 ids = random_ids(c.prng, rows, 16, 896);
-        Plan(c, ids, 896, 16, 0, tile_rows);
-        Plan(c, ids, 112, 16, 3, tile_rows);
-      });
+      if (!suite.is_small() || rows < 100)
+        suite.check(fmt::format("moe plan rows={} tile_rows={}", rows, tile_rows), [=](Check& c) {
+          const I32 ids = random_ids(c.prng, rows, 16, 896);
+          Plan(c, ids, 896, 16, 0, tile_rows);
+          Plan(c, ids, 112, 16, 3, tile_rows);
+        });
   suite.check("moe plan: all to one expert, none to this rank, two experts in all", [](Check& c) {
     Plan(c, I32(3000, 7), 896, 1, 0, 80);
     Plan(c, I32(640, 7), 8, 16, 1, 8);
     Plan(c, random_ids(c.prng, 77, 1, 2), 2, 1, 0, 8);
     Plan(c, random_ids(c.prng, 40, 4, 1024), 1024, 4, 0, 80);
   });
+  kern::Prng draw = suite.draws("plan");
+  for (const size_t rows : suite.lengths(draw, 6, 9000)) {
+    const size_t experts = 1 + draw.below(1024),
+                 top_k = 1 + draw.below(std::min<size_t>(experts, 64)), ranks = 1 + draw.below(9),
+                 rank = draw.below(ranks);
+    for (const size_t tile_rows : {8, 80})
+      suite.check(fmt::format("moe plan, drawn: rows={} top_k={} of {} experts, rank {} of {}",
+                              rows, top_k, experts * ranks, rank, ranks),
+                  [=](Check& c) {
+                    Plan(c, random_ids(c.prng, rows, top_k, experts * ranks), experts, top_k, rank,
+                         tile_rows);
+                  });
+  }
 }
 
 // ---- the products ----
@@ -286,14 +317,49 @@ class RoutedOp {
   size_t top_k_, rows_;
 };
 
+/// The sum alone, over more picks than the products are tried with, some of them another rank's.
+void combine_checks(Suite& suite) {
+  kern::Prng draw = suite.draws("combine");
+  for (const size_t rows : suite.lengths(draw, 3, 2500))
+    for (const size_t top_k : {size_t{1}, 2 + draw.below(62), size_t{64}}) {
+      const size_t width = 8 * (1 + draw.below(suite.is_small() ? 20 : 100)), stride = width + 16;
+      suite.check(
+          fmt::format("moe combine rows={} top_k={} width={}", rows, top_k, width), [=](Check& c) {
+            I32 places(rows * top_k);
+            int32_t next = 0;
+            for (int32_t& place : places) place = c.prng.below(3) == 0 ? -1 : next++;
+            std::fill_n(places.begin(), top_k, -1);  // a row that is all another rank's
+            Buffer y = c.in(normal_bf16(c.prng, rows * top_k * width, 1)), place = c.in(places),
+                   weights = c.in(uniform(c.prng, rows * top_k, 0, 1)),
+                   partial = c.out<float>(rows * stride);
+            const Args args = {y,          place,      weights,     partial,
+                               i32(width), i32(top_k), i32(stride), i32(rows)};
+            run_on_host(kern_moe_combine, {8}, 0, args);
+            c.device(row_kernel("kern_moe_combine", rows), args);
+            c.close("partial", partial, Dtype::f32, kSame);
+          });
+    }
+}
+
 void product_checks(Suite& suite) {
   struct Size {
     size_t experts, top_k, rows, width, inter;
   };
-  for (const Size& s :
-       {Size{4, 2, 1, 3584, 3072}, Size{4, 2, 65, 3584, 3072}, Size{2, 1, 200, 3584, 384},
-        Size{16, 4, 63, 64, 96}, Size{16, 4, 64, 512, 256}, Size{8, 8, 9, 32, 32},
-        Size{64, 2, 17, 160, 224}, Size{3, 3, 130, 1056, 544}})
+  std::vector<Size> sizes = {{16, 4, 63, 64, 96}, {16, 4, 64, 512, 256}, {8, 8, 9, 32, 32}};
+  if (!suite.is_small())
+    sizes.insert(sizes.end(), {{4, 2, 1, 3584, 3072},
+                               {4, 2, 65, 3584, 3072},
+                               {2, 1, 200, 3584, 384},
+                               {64, 2, 17, 160, 224},
+                               {3, 3, 130, 1056, 544}});
+  kern::Prng draw = suite.draws("experts");
+  for (const size_t rows : suite.lengths(draw, 4, 250)) {  // experts without a pick among them
+    const size_t experts = 1 + draw.below(12), top_k = 1 + draw.below(std::min<size_t>(experts, 4)),
+                 most = suite.is_small() ? 5 : 24;
+    const size_t width = 32 * (1 + draw.below(most)), inter = 32 * (1 + draw.below(most));
+    sizes.push_back({experts, top_k, rows, width, inter});
+  }
+  for (const Size& s : sizes)
     for (const size_t tile_rows : {8, 80})
       suite.check(fmt::format("moe experts={} top_k={} rows={} width={} inter={} tile_rows={}",
                               s.experts, s.top_k, s.rows, s.width, s.inter, tile_rows),
@@ -318,12 +384,13 @@ void product_checks(Suite& suite) {
                       .run(low % 2 == 0 ? 8 : 80, true);
                 }
               });
-  suite.check("moe experts: all rows to one expert, the others empty", [](Check& c) {
+  suite.check("moe experts: all rows to one expert, the others empty", [&](Check& c) {
     const Experts experts(c.prng, 5, 256, 128);
     for (const size_t rows : {1, 8, 9, 63, 64, 65, 80, 81, 129, 200})
-      for (const size_t tile_rows : {8, 80})
-        RoutedOp(c, experts, normal_bf16(c.prng, rows * 256, 1), I32(rows, 3), F32(rows, 0.5F), 1)
-            .run(tile_rows, true);
+      if (!suite.is_small() || rows == 1 || rows == 65 || rows == 81)
+        for (const size_t tile_rows : {8, 80})
+          RoutedOp(c, experts, normal_bf16(c.prng, rows * 256, 1), I32(rows, 3), F32(rows, 0.5F), 1)
+              .run(tile_rows, true);
   });
   suite.check(
       "moe experts: every code at every scale decodes to the host's very bits", [](Check& c) {
@@ -364,6 +431,7 @@ void product_checks(Suite& suite) {
       c.same("y", narrow_y);
     }
   });
+  if (suite.is_small()) return;
   suite.check(
       "moe experts: a row's bytes do not depend on its company, the tile or the grid",
       [](Check& c) {
@@ -517,6 +585,7 @@ void benches(Suite& suite) {
 void moe_family(Suite& suite) {
   router_checks(suite);
   plan_checks(suite);
+  combine_checks(suite);
   product_checks(suite);
   benches(suite);
 }

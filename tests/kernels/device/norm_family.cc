@@ -50,6 +50,7 @@ struct Size {
 };
 constexpr Size kSizes[] = {{1, 7168},   {64, 7168}, {65, 7168}, {2500, 7168}, {63, 3584},
                            {129, 1536}, {65, 512},  {7, 128},   {3, 64},      {1, 8}};
+constexpr Size kSmallSizes[] = {{1, 7168}, {63, 128}, {64, 512}, {65, 264}, {3, 64}, {1, 8}};
 
 std::string label(const char* op, size_t rows, size_t width) {
   return fmt::format("norm {} rows={} width={}", op, rows, width);
@@ -153,9 +154,12 @@ struct MixCase {
 };
 
 void mix_checks(Suite& suite) {
+  const std::vector<Size> sizes =
+      suite.is_small()
+          ? std::vector<Size>{{1, 7168}, {65, 128}}
+          : std::vector<Size>{{1, 7168}, {65, 7168}, {300, 7168}, {5, 128}, {33, 1024}};
   for (size_t bank = 1; bank <= 8; ++bank)
-    for (const Size& size :
-         {Size{1, 7168}, Size{65, 7168}, Size{300, 7168}, Size{5, 128}, Size{33, 1024}})
+    for (const Size& size : sizes)
       suite.check(label(fmt::format("mix_rms bank={}", bank).c_str(), size.rows, size.width),
                   [&](Check& c) {
                     MixCase(c.prng, bank, size.rows, size.width).run(c, 0, size.rows, true);
@@ -174,18 +178,27 @@ void mix_checks(Suite& suite) {
     c.same("rows before", rows_of(dirty, 512, 0, 2), rows_of(clean, 512, 0, 2));
     c.same("rows after", rows_of(dirty, 512, 3, 6), rows_of(clean, 512, 3, 6));
   });
-  suite.check("norm mix_rms: a row's bytes do not depend on its company or the grid", [](Check& c) {
-    const MixCase mix(c.prng, 8, 70, 7168);
-    const Bf16 whole = mix.run(c, 0, 70, false);
-    c.same("grid 3", mix.run(c, 0, 70, false, 3), whole);
-    for (const auto& [first, last] : {std::pair<size_t, size_t>{0, 1}, {17, 64}, {69, 70}})
-      c.same(fmt::format("rows {} to {}", first, last), mix.run(c, first, last, false),
-             rows_of(whole, 7168, first, last));
-  });
-  suite.check("norm mix_rms_last: the last row of every sequence", [](Check& c) {
-    const I32 ends = {0, 1, 64, 65, 130, 131};
-    const size_t rows = 131, width = 7168, seqs = 5;
-    for (const size_t bank : {1, 8}) {
+  kern::Prng draw = suite.draws("mix");
+  for (const size_t rows : suite.lengths(draw, 4, 1500)) {
+    const size_t bank = 1 + draw.below(8),
+                 width = 8 * (1 + draw.below(suite.is_small() ? 64 : 896));
+    suite.check(label(fmt::format("mix_rms, drawn, bank={}", bank).c_str(), rows, width),
+                [=](Check& c) { MixCase(c.prng, bank, rows, width).run(c, 0, rows, true); });
+  }
+  if (!suite.is_small())
+    suite.check(
+        "norm mix_rms: a row's bytes do not depend on its company or the grid", [](Check& c) {
+          const MixCase mix(c.prng, 8, 70, 7168);
+          const Bf16 whole = mix.run(c, 0, 70, false);
+          c.same("grid 3", mix.run(c, 0, 70, false, 3), whole);
+          for (const auto& [first, last] : {std::pair<size_t, size_t>{0, 1}, {17, 64}, {69, 70}})
+            c.same(fmt::format("rows {} to {}", first, last), mix.run(c, first, last, false),
+                   rows_of(whole, 7168, first, last));
+        });
+  suite.check("norm mix_rms_last: the last row of every sequence", [&](Check& c) {
+    const I32 ends = {0, 1, 64, 65, 129, 194};  // sequences of 1, 63, 1, 64 and 65 rows
+    const size_t rows = 194, width = suite.is_small() ? 264 : 7168, seqs = 5;
+    for (const size_t bank : {1, 2, 3, 4, 5, 6, 7, 8}) {
       const MixCase mix(c.prng, bank, rows, width);
       Buffer s = c.in(mix.stream), sn = c.in(mix.score_norm), sp = c.in(mix.score_proj),
              w = c.in(mix.weight), cu = c.in(ends), out = c.out<uint16_t>(seqs * width);
@@ -285,11 +298,16 @@ void benches(Suite& suite) {
 }  // namespace
 
 void norm_family(Suite& suite) {
-  for (const Size& size : kSizes) {
+  std::vector<Size> sizes(std::begin(kSizes), std::end(kSizes));
+  if (suite.is_small()) sizes.assign(std::begin(kSmallSizes), std::end(kSmallSizes));
+  kern::Prng draw = suite.draws("norm");
+  for (const size_t rows : suite.lengths(draw, 4, 3000))
+    if (!suite.is_small()) sizes.push_back({rows, 8 * (1 + draw.below(896))});
+  for (const Size& size : sizes) {
     rms_checks(suite, size);
     stream_checks(suite, size);
   }
-  byte_checks(suite);
+  if (!suite.is_small()) byte_checks(suite);
   mix_checks(suite);
   benches(suite);
 }

@@ -29,6 +29,7 @@ struct Options {
   std::string only;  ///< run what contains this
   uint64_t seed = 1;
   bool bench = false;          ///< benches instead of checks
+  bool small = false;          ///< few and small cases, for a sanitizer
   std::filesystem::path json;  ///< where a bench appends its line; empty: nowhere
 };
 
@@ -110,6 +111,12 @@ class Suite {
   void bench(const Bench& bench, const std::function<Step(Gpu&)>& make);
 
   Gpu& gpu() { return gpu_; }
+  /// Whether cases are to be few and small: every kernel and every corner, but no large product.
+  bool is_small() const { return options_.small; }
+  /// The corners of lengths, then `more` drawn ones below `limit`; with --small the corners alone.
+  std::vector<size_t> lengths(kern::Prng& prng, size_t more, size_t limit) const;
+  /// For drawing the cases themselves: a stream of its own for each name.
+  kern::Prng draws(const std::string& name) const;
   int failed() const { return failed_; }
   int passed() const { return passed_; }
 
