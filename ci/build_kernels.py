@@ -7,6 +7,7 @@ usage: ci/build_kernels.py [--update] [--only PREFIX] [--out DIR] [--jobs N]
   --out      where the cubins go (default build/lib/kern/cuda), one <key>.cubin a variant
 exit: 0 all as pinned, 1 with one sentence a problem; no compiler of the pinned build is one.
 
+Every source is also compiled for sm_103a, as a check, but for those whose pin says why it cannot be.
 A key is <family>-<name>, for kernels/cuda/<family>/<name>.cu, followed by +NAME=VALUE a define. A
 cubin depends on the sources, the defines and the compiler alone: not on the folder or the time.
 What was built before from the same bytes is not built again.
@@ -28,7 +29,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PINS = ROOT / "k3" / "kernels.toml"
 WHEELS = ROOT / "build" / "cuda" / "nvidia" / "cu13" / "bin"
 FLAGS = ["-std=c++17", "-O3", "-cubin"]
-FIELDS = {"source", "sm", "toolchain", "sha256", "entries", "defines", "portable", "report", "stack", "waits", "why"}
+FIELDS = {"source", "sm", "toolchain", "sha256", "entries", "defines", "hopper_only", "report", "stack", "waits", "why"}
 
 
 def target(sm: str) -> str:
@@ -44,7 +45,7 @@ def read_pins(text: str) -> tuple[dict, list[str]]:
     """The table of variants, and what is wrong with it on paper."""
     pins, problems, hashes = tomllib.loads(text), [], {}
     for key, pin in pins.items():
-        for field in sorted(FIELDS - {"defines", "portable", "report", "stack", "waits", "why"} - set(pin)):
+        for field in sorted(FIELDS - {"defines", "hopper_only", "report", "stack", "waits", "why"} - set(pin)):
             problems.append(f"k3/kernels.toml: `{key}` has no {field}")
         for field in sorted(set(pin) - FIELDS):
             problems.append(f"k3/kernels.toml: `{key}`: unknown field {field}")
@@ -94,12 +95,18 @@ class Builder:
         source = (ROOT / pin["source"]).read_bytes()
         stamp = hashlib.sha256(self.headers + source + "\0".join(line).encode() + build_of(self.nvcc).encode())
         mark = to.with_name(to.name + ".stamp")
-        if to.is_file() and mark.is_file() and mark.read_text() == stamp.hexdigest() + sha256(to):
+        before = mark.read_text() if mark.is_file() else ""
+        if to.is_file() and before == stamp.hexdigest() + sha256(to):
             return None
+        to.unlink(missing_ok=True)
+        if before.startswith(stamp.hexdigest() + "\n"):
+            return before.partition("\n")[2]
         done = subprocess.run([self.nvcc, *line, "-Werror", "all-warnings", "-o", to], cwd=ROOT,
                               capture_output=True, text=True)
         if done.returncode != 0:
-            return (done.stdout + done.stderr).strip()
+            said = (done.stdout + done.stderr).strip()
+            mark.write_text(stamp.hexdigest() + "\n" + said)
+            return said
         mark.write_text(stamp.hexdigest() + sha256(to))
         return None
 
@@ -136,6 +143,15 @@ def waits_told(source: str, key: str, cubin: bytes, waits: bool) -> list[str]:
     return problems
 
 
+def portable_told(key: str, pin: dict, said: str | None) -> list[str]:
+    """`said`: the compiler's words where a source does not compile for sm_103a."""
+    if said and "hopper_only" not in pin:
+        return [f"{pin['source']}: `{key}` does not compile for sm_103a:\n{said}"]
+    if not said and "hopper_only" in pin:
+        return [f"k3/kernels.toml: `{key}`: pinned as hopper_only, but it compiles for sm_103a"]
+    return []
+
+
 def check(builder: Builder, key: str, pin: dict, update: bool) -> tuple[list[str], dict]:
     """The problems of one variant, and its fields as they should be."""
     cubin = builder.out / f"{key}.cubin"
@@ -148,10 +164,9 @@ def check(builder: Builder, key: str, pin: dict, update: bool) -> tuple[list[str
         if used["stack"] > pin.get("stack", 0) or used["local"] > 0:
             problems.append(f"{pin['source']}: `{key}`: {name} uses {used['stack']} bytes of stack and "
                             f"{used['local']} of local memory, pinned {pin.get('stack', 0)} and 0")
-    if pin.get("portable"):
-        (builder.out / "sm_103a").mkdir(exist_ok=True)
-        if said := builder.compile(pin, "sm_103a", builder.out / "sm_103a" / cubin.name):
-            problems.append(f"{pin['source']}: `{key}` does not compile for sm_103a:\n{said}")
+    (builder.out / "sm_103a").mkdir(exist_ok=True)
+    said = builder.compile(pin, "sm_103a", builder.out / "sm_103a" / cubin.name)
+    problems += portable_told(key, pin, said)
     is_now = {"sha256": sha256(cubin), "entries": sorted(usage), "toolchain": build_of(builder.nvcc)}
     if not update:
         for field in ("entries", "sha256"):

@@ -168,6 +168,13 @@ class Pins(unittest.TestCase):
         self.assertIn("tells the folder of the build", told[0])
         self.assertEqual(build_kernels.names_told("a.cu", "a-b", b"\0_ZN4kern3mla6end_ofEPKfli\0"), [])
 
+    def test_a_source_for_one_architecture_says_why(self):
+        pin, only = {"source": "a.cu"}, {"source": "a.cu", "hopper_only": "wgmma"}
+        self.assertEqual(build_kernels.portable_told("k", pin, None), [])
+        self.assertEqual(build_kernels.portable_told("k", only, "no wgmma"), [])
+        self.assertIn("does not compile for sm_103a", build_kernels.portable_told("k", pin, "no wgmma")[0])
+        self.assertIn("but it compiles", build_kernels.portable_told("k", only, None)[0])
+
     def test_an_access_before_the_wait_is_found(self):
         load, wait, prefetch = 0x7981, 0x782E, 0x798F
         code = lambda *which: b"".join(one.to_bytes(2, "little") + bytes(14) for one in which)
