@@ -205,6 +205,33 @@ def recalling(draw: Draw, held, tokens, count):
     return Talk("recall", [user(body), answer(values, thought)], told[asked[0]][0])
 
 
+QUESTION_TOKENS = 80  # about, of a question with its answer and thought
+
+
+def searching(draw: Draw, tokens, count, questions):
+    """A text of training with up to `questions` questions, one after the other, each with its answer and
+    thought: about `tokens` tokens in all. The first question stands as that of `recalling`."""
+    told = {}
+    for _ in range(draw.between(2, 8) if draw.chance(2) else draw.between(2, 2 * questions + 6)):
+        key, (who, thing, value) = told_value(draw, False)
+        told.setdefault((who, thing), (key, value))
+    asked = draw.shuffled(list(told))[:questions]
+    text = haystack(draw, draw.shuffled([key for key, _ in told.values()]),
+                    tokens - 80 - QUESTION_TOKENS * len(asked), count)
+    turns = []
+    while asked:
+        some = [asked.pop() for _ in range(2 if len(asked) > 1 and draw.chance(4) else 1)]
+        names = " and ".join(f"the {thing} of {who}" for who, thing in some)
+        turns += [user(f"What {'is' if len(some) == 1 else 'are'} {names}?"),
+                  answer(", ".join(told[one][1] for one in some),
+                         "I look in the text. " + " ".join(told[one][0] for one in some))]
+    if draw.chance(3):
+        return Talk("recall", [system(text), *turns])
+    first = turns[0]["content"]
+    turns[0] = user(f"{text}\n\n{first}" if draw.chance(2) else f"Read this: {text}\n\n{first}")
+    return Talk("recall", turns)
+
+
 # ---- instructions ------------------------------------------------------------------------------
 
 def rules(draw):

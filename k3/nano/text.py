@@ -52,6 +52,33 @@ def conversation(seed, index, count=rough_count):
     return talk
 
 
+# What training takes its steps from: what is short, and recall in longer texts: (tokens of a
+# conversation, at least and at most; questions at most).
+LESSONS = {"short": None, "mid": (768, 2304, 8), "long": (5632, 8576, 16)}
+SHORT_MIX = [(12, skills.chatting), (20, skills.copying), (20, skills.adding), (6, skills.comparing),
+             (14, skills.instructed), (16, skills.turning), (24, tool_skills.calling),
+             (14, tool_skills.reporting), (24, None)]
+
+
+def lesson(seed, kind, index, count):
+    """Conversation number `index` of one kind of lesson; never one that the exam may ask."""
+    draw = Draw("train", seed, kind, index)
+    if LESSONS[kind]:
+        low, high, questions = LESSONS[kind]
+        return skills.searching(draw, draw.between(low, high), count, draw.between(questions // 2, questions))
+    at = draw.below(sum(share for share, _ in SHORT_MIX))
+    for share, skill in SHORT_MIX:
+        if at < share:
+            break
+        at -= share
+    if skill is None:
+        return skills.searching(draw, draw.between(200, 544), count, draw.between(1, 3))
+    talk = skill(draw, False)
+    if draw.chance(16) and not talk.options:
+        talk.options["thinking_effort"] = draw.of(["low", "high"])
+    return talk
+
+
 def plain(request):
     segments, _ = render({**request, "add_generation_prompt": False})
     return re.sub(r"[\d\x80-\U0010ffff]+", " ", "\n".join(text for text, control in segments if not control))

@@ -111,23 +111,52 @@ class Text(unittest.TestCase):
                 self.assertTrue(is_held(make(Draw("x", i), True).key))
                 self.assertFalse(is_held(make(Draw("x", i), False).key))
 
-    def test_batches_are_the_same_however_many_prepare_them_and_hold_every_conversation(self):
-        asked = (str(self.folder), 0, 2, 4, 16, 4096, 3000)
+    def test_lessons_ask_only_what_training_may_and_are_as_long_as_their_kind_says(self):
+        held = {q["key"] for q in exam.questions(0, 500)}
+        for kind, count in (("short", 3000), ("mid", 120), ("long", 40)):
+            for i in range(count):
+                talk = text.lesson(0, kind, i, text.rough_count)
+                if talk.key:
+                    self.assertFalse(is_held(talk.key), talk.key)
+                if talk.skill == "recall":
+                    for sentence in " ".join(m["content"] for m in talk.messages).replace("\n", " ").split(". "):
+                        self.assertNotIn(sentence.rstrip(".") + ".", held)
+        low, high, questions = text.LESSONS["mid"]
+        for i in range(40):
+            talk = text.lesson(1, "mid", i, self.tokenizer.count)
+            ids, _ = self.tokenizer.encode_segments(
+                *render({**talk.request(), "add_generation_prompt": False}))
+            self.assertTrue(low / 2 < len(ids) < batches.LIMITS["mid"][0], len(ids))
+            answers = [m for m in talk.messages if m["role"] == "assistant"]
+            self.assertTrue(1 <= len(answers) <= questions)
+            told = talk.messages[0]["content"]
+            for message in answers:
+                for sentence in message["reasoning_content"].removeprefix("I look in the text. ").split(". "):
+                    self.assertIn(sentence.rstrip("."), told)
+
+    def test_batches_are_the_same_however_many_prepare_them_and_hold_whole_conversations(self):
+        asked = (str(self.folder), 0, 2, 4, 4, 4096)
         alone, shared = list(batches.batches(*asked, 0)), list(batches.batches(*asked, 2))
-        self.assertEqual(len(alone), 2)
+        self.assertEqual([[p[0] for p in step] for step in alone],
+                         [list(batches.kinds(step, 4)) for step in (2, 3)])
         for ours, theirs in zip(alone, shared, strict=True):
-            for (ids, said), (other_ids, other_said) in zip(ours, theirs, strict=True):
-                self.assertTrue(np.array_equal(ids, other_ids) and np.array_equal(said, other_said))
-        rows = [tuple(row[mask < 2]) for ids, said in alone[0] for row, mask in zip(ids, said)]
-        wanted = []
-        for i in range(2 * 16, 3 * 16):
-            talk = text.conversation(0, i, self.tokenizer.count).request()
-            ids, _ = self.tokenizer.encode_segments(render({**talk, "add_generation_prompt": False})[0])
-            wanted += [tuple(ids)] if len(ids) <= 3000 else []
-        self.assertEqual(sorted(rows), sorted(wanted))
-        for ids, said in alone[0] + alone[1]:
-            self.assertEqual(ids.shape[1] % batches.ROW_MULTIPLE, 0)
-            self.assertTrue(ids.size <= 4096 or len(ids) == 1)
+            for one, other in zip(ours, theirs, strict=True):
+                for x, y in zip(one, other, strict=True):
+                    self.assertTrue(np.array_equal(x, y))
+        seen = 0
+        for kind, ids, said, lengths, names in alone[0] + alone[1]:
+            self.assertEqual((sum(lengths), len(ids)), (4096, 4096))
+            self.assertLessEqual(len(lengths), batches.LIMITS[kind][1])
+            at = 0
+            for length in lengths[:len(names)]:
+                self.assertEqual(length % batches.ROW_MULTIPLE, 0)
+                row, mask = ids[at:at + length], said[at:at + length]
+                used = int((mask < 2).sum())
+                self.assertTrue(length - batches.ROW_MULTIPLE < used and (mask[:used] < 2).all())
+                self.assertEqual(self.tokenizer.decode([int(row[used - 1])]), "<|end_of_msg|>")
+                at, seen = at + length, seen + 1
+            self.assertTrue((said[at:] == 2).all())
+        self.assertGreater(seen, 20)
 
     def test_recall_is_as_long_as_it_says(self):
         for tokens in exam.RECALLS:

@@ -11,65 +11,79 @@ import text  # noqa: E402
 from chat import render  # noqa: E402
 from tokens import Tokenizer  # noqa: E402
 
-ROW_MULTIPLE = 64  # rows are padded to whole chunks of the delta rule
+ROW_MULTIPLE = 32
+# Tokens of a pass, all of its sequences and padding: a whole number of the longest.
+PASS_TOKENS = 69632
+# A kind's longest sequence and how many a pass may hold.
+LIMITS = {"short": (1024, 512), "mid": (2560, 96), "long": (8704, 16)}
+FILLERS = {"short": "short", "mid": "short", "long": "mid"}
+READ, SAID, PADDING = 0, 1, 2
 
 _tokenizer = None
 
 
-def _open(folder):
+def read_tokenizer(folder):
     global _tokenizer
     _tokenizer = Tokenizer(folder)
 
 
-def padded(count):
-    return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
+def kinds(step, steps):
+    """The passes of a step: short texts first, longer ones as the run goes on."""
+    done = step / steps
+    if done < 0.15:
+        return ("short",)
+    if done < 0.4:
+        return ("short", "mid") if step % 2 else ("short",)
+    if done < 0.55:
+        return ("short", "mid")
+    return ("short", "mid") if step % 4 == 0 else ("short", "long")
 
 
-def grouped(rows, tokens_max):
-    """Rows (ids, said) of like length together; a group padded holds at most `tokens_max` tokens,
-    or one row."""
-    groups, rows = [], sorted(rows, key=lambda row: len(row[0]), reverse=True)
-    while rows:
-        count = max(1, tokens_max // padded(len(rows[0][0])))
-        groups.append(rows[:count])
-        rows = rows[count:]
-    return groups
+def one_pass(seed, kind, number, tokens):
+    """(ids u16 [tokens], said u8 [tokens], length of each sequence, skill of each): as many whole
+    conversations as fit, the rest of another kind's; the last sequence is what padding is left."""
+    ids = np.zeros(tokens, np.uint16)
+    said = np.full(tokens, PADDING, np.uint8)
+    longest, most = LIMITS[kind]
+    lengths, skills, at, drawing = [], [], 0, kind
+    misses, index = 0, number * 4096
+    while len(lengths) < most - 1 and tokens - at >= 160 and misses < 12:
+        talk = text.lesson(seed, drawing, index, _tokenizer.count)
+        index += 1
+        row, mask = _tokenizer.encode_segments(*render({**talk.request(), "add_generation_prompt": False}))
+        width = -(-len(row) // ROW_MULTIPLE) * ROW_MULTIPLE
+        if width > longest or at + width > tokens:
+            misses += 1
+            if misses % 3 == 0:
+                drawing = FILLERS[drawing]
+            continue
+        ids[at:at + len(row)], said[at:at + len(row)] = row, mask
+        lengths.append(width)
+        skills.append(talk.skill)
+        at += width
+    if at < tokens:
+        for width in range(at, tokens, longest):
+            lengths.append(min(longest, tokens - width))
+    return ids, said, lengths, skills
 
 
-def batch(seed, step, conversations, tokens_max, longest):
-    """The groups of one step, each (ids, said) [rows, width], u16 and u8; said 2 is padding.
-    Conversations of more than `longest` tokens are left out."""
-    rows = []
-    for index in range(step * conversations, (step + 1) * conversations):
-        request = {**text.conversation(seed, index, _tokenizer.count).request(),
-                   "add_generation_prompt": False}
-        ids, said = _tokenizer.encode_segments(*render(request))
-        if len(ids) <= longest:
-            rows.append((ids, said))
-    out = []
-    for group in grouped(rows, tokens_max):
-        width = padded(len(group[0][0]))
-        ids = np.zeros((len(group), width), np.uint16)
-        said = np.full((len(group), width), 2, np.uint8)
-        for i, (row, mask) in enumerate(group):
-            ids[i, :len(row)], said[i, :len(row)] = row, mask
-        out.append((ids, said))
-    return out
+def step_passes(seed, step, steps, tokens):
+    return [(kind, *one_pass(seed, kind, step * 4 + i, tokens)) for i, kind in enumerate(kinds(step, steps))]
 
 
 def _one(args):
-    return batch(*args)
+    return step_passes(*args)
 
 
-def batches(folder, seed, first, last, conversations, tokens_max, longest, workers):
-    """The batches of steps [first, last) in order; without workers in this process."""
-    asked = [(seed, step, conversations, tokens_max, longest) for step in range(first, last)]
+def batches(folder, seed, first, last, steps, tokens, workers):
+    """The passes of steps [first, last) in order; without workers in this process."""
+    asked = [(seed, step, steps, tokens) for step in range(first, last)]
     if not workers:
-        _open(folder)
+        read_tokenizer(folder)
         yield from map(_one, asked)
         return
-    with multiprocessing.get_context("spawn").Pool(workers, _open, (folder,)) as pool:
-        # Bounded ahead: at most four batches a worker wait.
+    with multiprocessing.get_context("spawn").Pool(workers, read_tokenizer, (folder,)) as pool:
+        # Bounded ahead: at most four steps a worker wait.
         waiting = [pool.apply_async(_one, (one,)) for one in asked[:4 * workers]]
         for i in range(len(asked)):
             yield waiting.pop(0).get()

@@ -2,12 +2,25 @@
 
 `fake` gives, bit for bit, the values that `pack` stores; its gradient is that of the identity.
 """
+import functools
+
 import torch
 
 GROUP = 32
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 # Between two levels, and which of them a value in the very middle takes: the even code.
 BETWEEN = (0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0)
+
+
+@functools.cache
+def constant(numbers, device):
+    """Kept, since what a graph records may not copy from the host."""
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
+
+
+def power(e):
+    """2^e in f64, put together from its bits: a device's pow may miss by one."""
+    return ((e.long() + 1023) << 52).view(torch.float64)
 
 
 def exponents(w):
@@ -20,17 +33,17 @@ def exponents(w):
 
 def codes(w, e):
     """[..., in / 32, 32] E2M1 codes, the sign in bit 3."""
-    scaled = torch.ldexp(w.detach().reshape(*w.shape[:-1], -1, GROUP).double(), -e[..., None])
+    scaled = w.detach().reshape(*w.shape[:-1], -1, GROUP).double() * power(-e[..., None])
     size = scaled.abs()
-    between = torch.tensor(BETWEEN, dtype=torch.float64, device=w.device)
+    between = constant(BETWEEN, w.device)
     up, down = torch.bucketize(size, between, right=True), torch.bucketize(size, between, right=False)
     magnitude = torch.where(up % 2 == 0, up, down)  # they differ in the middle only
     return magnitude | (8 * (scaled < 0) * (magnitude > 0)).to(magnitude.dtype)
 
 
 def values(code, e, shape, dtype):
-    levels = torch.tensor(LEVELS + tuple(-v for v in LEVELS), dtype=torch.float64, device=code.device)
-    return torch.ldexp(levels[code], e[..., None]).to(dtype).reshape(shape)
+    levels = constant(LEVELS + tuple(-v for v in LEVELS), code.device)
+    return (levels[code] * power(e[..., None])).to(dtype).reshape(shape)
 
 
 class Straight(torch.autograd.Function):

@@ -5,7 +5,7 @@ import pathlib
 import torch
 
 import mxfp4
-from model import shapes
+from shapes import shapes
 
 PREFIX = "language_model."
 F32 = ("conv1d.weight", "A_log", "dt_bias", "o_norm.weight", "e_score_correction_bias")
