@@ -44,7 +44,7 @@ def free_ports(count):
         return ports
 
 
-def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None):
+def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None, plain=False):
     """A checkpoint and its manifests, made once a build. `config`: a folder that holds a checkpoint, or
     the name of one of k3/configs, of which a random one is made."""
     if isinstance(config, pathlib.Path):
@@ -55,10 +55,11 @@ def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None):
         checkpoint, name = WORK / f"{config}-checkpoint", config
         if not (checkpoint / "config.json").exists():
             tool("k3-checkpoint", "--config", ROOT / f"k3/configs/{config}.json", "--seed", 1, "-o", checkpoint)
-    folder = WORK / f"{name}-{stages}-{ranks}-{max_seqs}-{chunk}"
+    folder = WORK / f"{name}-{stages}-{ranks}-{max_seqs}-{chunk}{'-plain' if plain else ''}"
     if not (folder / "done").exists():
         folder.mkdir(parents=True, exist_ok=True)
         common = ["--config", checkpoint / "config.json", "--device", "host" if DEVICE == "host" else "cuda"]
+        common += ["--plain"] if plain else []
         # Blocks that wait for a peer leave room for the peer's own kernels on the one GPU.
         shared = [] if DEVICE == "host" else ["--collective-blocks", 2]
         sizes = (["--max-seqs", max_seqs] if max_seqs else []) + (["--chunk", chunk] if chunk else [])
@@ -99,8 +100,9 @@ class Cluster:
     """Eight stages and one group of eight ranks by default; `config` as `artifacts` takes it."""
 
     def __init__(self, config="k3-nano", stages=8, ranks=8, groups=1, stage_flags=(), rank_flags=(),
-                 max_seqs=None, chunk=None, key=None, wait=True):
-        self.checkpoint, self.folder = artifacts(config, stages, ranks, max_seqs, chunk)
+                 max_seqs=None, chunk=None, key=None, wait=True, plain=False, rank_devices=None):
+        """`rank_devices`: where each rank runs, if not where all else does."""
+        self.checkpoint, self.folder = artifacts(config, stages, ranks, max_seqs, chunk, plain)
         self.logs = tempfile.mkdtemp(prefix="kern-e2e-")
         self.port, self.control, self.decode, *self.rank_ports = free_ports(3 + groups)
         self.url = f"http://127.0.0.1:{self.port}"
@@ -120,13 +122,14 @@ class Cluster:
                     if r == 0 else ["--head", f"127.0.0.1:{self.rank_ports[g]}"]
                 members.append(self.spawn(f"group{g}rank{r}", "k3-decode-rank", "--manifest",
                                           self.folder / "decode.json", "--weights", self.checkpoint, "--rank", r,
-                                          *place, *secret, *rank_flags))
+                                          *place, *secret, *rank_flags,
+                                          device=rank_devices[r] if rank_devices else DEVICE))
             self.groups.append(members)
         if wait:
             self.wait_healthy()
 
-    def spawn(self, name, program, *args):
-        return Process(name, [BIN / program, *args, *(["--device", DEVICE] if DEVICE != "host" else [])],
+    def spawn(self, name, program, *args, device=DEVICE):
+        return Process(name, [BIN / program, *args, *(["--device", device] if device != "host" else [])],
                        f"{self.logs}/{name}.log")
 
     @property
@@ -201,8 +204,8 @@ class Cluster:
 class Serve(Cluster):
     """`kern serve`, one process, behind the same calls."""
 
-    def __init__(self, config="k3-nano", flags=(), max_seqs=None, chunk=None):
-        self.checkpoint, self.folder = artifacts(config, 2 if config == "k3-mini" else 8, 1, max_seqs, chunk)
+    def __init__(self, config="k3-nano", flags=(), max_seqs=None, chunk=None, plain=False):
+        self.checkpoint, self.folder = artifacts(config, 2 if config == "k3-mini" else 8, 1, max_seqs, chunk, plain)
         self.logs = tempfile.mkdtemp(prefix="kern-e2e-")
         self.port, = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
