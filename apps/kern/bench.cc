@@ -53,6 +53,7 @@ class Bench {
   Item item(int64_t start, int64_t rows_each, int64_t seqs);
   Result<int64_t> compute_context();
   Result<std::vector<double>> time_runs();
+  Result<void> time_chain(BenchAnswer& answer);
   Result<std::vector<LaunchShare>> time_launches();
   int64_t rows_each() const { return plan_.rows / plan_.seqs; }
   int64_t start() const { return plan_.context - rows_each(); }
@@ -76,6 +77,7 @@ Result<void> Bench::load(const Log& log) {
   options.threads = plan_.threads;
   options.gpu = plan_.gpu;
   options.synthetic_weights = plan_.synthetic;
+  options.eager = plan_.eager;
   options.weights_in_place = true;
   // What a server brings back, and no more.
   options.read_back.emplace(protocol_.sent.begin(), protocol_.sent.end());
@@ -165,6 +167,38 @@ Result<std::vector<double>> Bench::time_runs() {
   return times;
 }
 
+/// As a server steps: a step is filled and started while the one before it is under way. All at the
+/// same position, so that each is as long as the next.
+Result<void> Bench::time_chain(BenchAnswer& answer) {
+  if (!executor_->limits().feeds || !service_.rows_each || start() == 0) return {};
+  const SystemClock clock;
+  Item fed = item(start(), 1, plan_.seqs);
+  KERN_TRY_VOID(executor_->start(fed));
+  for (size_t s = 0; s < fed.slices.size(); ++s) fed.slices[s].fed_from = static_cast<int32_t>(s);
+  TimeNs last = clock.now();
+  for (int64_t i = -kWarmRuns; i < plan_.repeat; ++i) {
+    ++fed.id;
+    TimeNs at = clock.now();
+    KERN_TRY_VOID(executor_->start(fed));
+    TimeNs host = clock.now() - at;
+    for (bool done = false; !done;) {
+      KERN_TRY(is, executor_->is_done());
+      done = is;
+    }
+    at = clock.now();
+    KERN_TRY_VOID(executor_->finish());
+    const TimeNs now = clock.now();
+    host += now - at;
+    if (i >= 0) {
+      answer.chained.push_back(static_cast<double>(now - last) / kMillisecondNs);
+      answer.chained_host.push_back(static_cast<double>(host) / kMillisecondNs);
+    }
+    last = now;
+  }
+  KERN_TRY_VOID(executor_->finish());
+  return {};
+}
+
 /// The median of each launch, then summed by op and entry.
 Result<std::vector<LaunchShare>> Bench::time_launches() {
   const std::vector<runtime::VarValue> values = vars();
@@ -210,6 +244,7 @@ Result<BenchAnswer> Bench::run(const Log& log) {
   }
   KERN_TRY(runs, time_runs());
   answer.runs = std::move(runs);
+  KERN_TRY_VOID(time_chain(answer));
   if (plan_.by_op) {
     KERN_TRY(shares, time_launches());
     answer.shares = std::move(shares);

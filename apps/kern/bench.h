@@ -29,6 +29,7 @@ struct BenchPlan {
   int64_t context = 0;  ///< positions of each sequence after the run
   int64_t repeat = 1;   ///< timed runs
   bool by_op = false;   ///< also launch by launch
+  bool eager = false;   ///< nothing is captured
 };
 
 /// Launches of one entry by one op.
@@ -40,8 +41,11 @@ struct LaunchShare {
 
 struct BenchAnswer {
   double load_seconds = 0;
-  int64_t computed = 0;               ///< positions of a context that were computed, then repeated
-  std::vector<double> runs;           ///< milliseconds from enqueue to the end, in order
+  int64_t computed = 0;      ///< positions of a context that were computed, then repeated
+  std::vector<double> runs;  ///< milliseconds from enqueue to the end, in order
+  /// Of steps that take each other's tokens, each started before the last was read: milliseconds
+  /// from one result to the next, and of them what the host worked; empty where there are none.
+  std::vector<double> chained, chained_host;
   std::vector<LaunchShare> shares;    ///< the largest first; empty unless asked for
   std::vector<engine::Token> tokens;  ///< what the first run emitted
 

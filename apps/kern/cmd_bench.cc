@@ -29,6 +29,7 @@ po::options_description described(BenchOptions& o) {
       "positions of each sequence after a run; its rows when not given")(
       "repeat", po::value(&o.plan.repeat)->default_value(10)->value_name("N"), "timed runs")(
       "by-op", po::bool_switch(&o.plan.by_op), "also time each launch, and print them by op")(
+      "eager", po::bool_switch(&o.plan.eager), "launch by launch, nothing is captured")(
       "json", po::value(&o.json)->value_name("FILE"), "write all that was measured")(
       "weights", po::value(&o.weights)->value_name("DIR"), "the checkpoint")(
       "synthetic", po::value<uint64_t>()->value_name("SEED")->notifier([&o](uint64_t seed) {
@@ -58,6 +59,10 @@ void print_answer(const BenchPlan& plan, const BenchAnswer& answer) {
       "{:.0f} rows a second\n",
       plan.program, plan.rows, plan.seqs, plan.context, answer.median(), answer.runs.size(),
       answer.least(), rows_per_second(plan, answer));
+  if (!answer.chained.empty())
+    fmt::print(
+        "step after step, each fed by the last: {:.3f} ms a step, the host works {:.0f} us\n",
+        median_of(answer.chained), 1e3 * median_of(answer.chained_host));
   if (!plan.by_op) return;
   const double total = answer.launches_total();
   fmt::print("launch by launch {:.3f} ms, {:+.1f}% beside a run: what reading the clock costs\n",
@@ -78,6 +83,9 @@ std::string json_of(const BenchPlan& plan, const BenchAnswer& answer) {
       json_quoted((*plan.manifest)->model), json_quoted(plan.program), plan.rows, plan.seqs,
       plan.context, answer.computed, answer.load_seconds, answer.median(), answer.least(),
       rows_per_second(plan, answer), fmt::join(answer.runs, ", "), fmt::join(answer.tokens, ", "));
+  if (!answer.chained.empty())
+    out += fmt::format(",\n \"chained_ms\": {:.4f}, \"chained_host_ms\": {:.4f}",
+                       median_of(answer.chained), median_of(answer.chained_host));
   if (plan.by_op) {
     out += fmt::format(",\n \"by_launch_ms\": {:.4f}, \"by_op\": [", answer.launches_total());
     for (const LaunchShare& share : answer.shares)

@@ -23,6 +23,7 @@ struct RunOptions {
   std::vector<std::string> modules, inputs, outputs, dumps, states;
   std::vector<engine::Token> stops;
   int threads = 1;
+  bool eager = false;
   int64_t tokens_max = -1, chunk = 0;
   engine::Sampling sampling;
 };
@@ -48,10 +49,12 @@ po::options_description described(RunOptions& o) {
       "device", po::value(&o.device)->value_name("host|gpu:N"),
       "where to run; what the manifest is for, on the first GPU, when not given")(
       "threads", po::value(&o.threads)->default_value(1)->value_name("N"),
-      "worker threads of a rank")("in", po::value(&o.inputs)->value_name("NAME=FILE.npy"),
-                                  "what the stage before would have sent")(
-      "out", po::value(&o.outputs)->value_name("NAME=FILE.npy"),
-      "write a buffer as it stands after its last call")(
+      "worker threads of a rank")("eager", po::bool_switch(&o.eager),
+                                  "on a GPU: launch by launch, nothing is captured")(
+      "in", po::value(&o.inputs)->value_name("NAME=FILE.npy"),
+      "what the stage before would have sent")("out",
+                                               po::value(&o.outputs)->value_name("NAME=FILE.npy"),
+                                               "write a buffer as it stands after its last call")(
       "dump", po::value(&o.dumps)->value_name("LABEL/NAME=FILE.npy"),
       "write a buffer as it stands after the calls of a label")(
       "state", po::value(&o.states)->value_name("NAME=FILE.npy"),
@@ -148,6 +151,7 @@ Result<RunPlan> plan_of(const RunOptions& o, const text::Tokenizer* tokenizer) {
   if (!o.logits.empty() && plan.tokens_max > 0)
     return fail(Kind::caller, "--logits goes with --max-tokens 0: it tells of the prompt alone");
   plan.threads = o.threads;
+  plan.eager = o.eager;
   plan.chunk = o.chunk;
   plan.sampling = o.sampling;
   plan.stop_tokens = o.stops;

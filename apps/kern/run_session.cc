@@ -47,8 +47,14 @@ class Session {
                             std::filesystem::path file, bool last_only);
   void gather(Gatherer& to, ByteSpan bytes) const;
   Result<void> check_inputs();
-  Result<std::optional<Token>> step(Phase phase, int64_t start, std::span<const Token> tokens,
-                                    bool emits, uint32_t draw);
+  struct Step {
+    bool emits = false;
+    bool is_fed = false;  ///< by the step before
+    uint32_t draw = 0;
+  };
+  Result<void> start(Phase phase, int64_t start, std::span<const Token> tokens, const Step& step);
+  Result<std::optional<Token>> finish();
+  Result<void> generate(Token token, std::vector<Token>& answer);
   Result<std::optional<Token>> feed_prompt();
   Result<void> place_inputs(int64_t start, int64_t rows);
   Result<void> write_files();
@@ -96,6 +102,8 @@ Result<void> Session::load(const std::map<std::string, runtime::PeerGroup*>& pee
   options.gpu = plan_.gpu;
   options.peers = peers;
   options.weights_in_place = true;
+  // Ranks of one process share a context, and making a graph may wait for kernels that wait for us.
+  options.eager = plan_.eager || peers.size() > 0;
   KERN_TRY(runtime, runtime::Runtime::load(*plan_.manifest, plan_.weights, options, log_));
   runtime_ = std::move(runtime);
   KERN_TRY(executor, node::RuntimeExecutor::create(*plan_.manifest, *runtime_,
@@ -202,9 +210,8 @@ std::vector<uint32_t> Session::pages() const {
   return out;
 }
 
-Result<std::optional<Token>> Session::step(Phase phase, int64_t start,
-                                           std::span<const Token> tokens, bool emits,
-                                           uint32_t draw) {
+Result<void> Session::start(Phase phase, int64_t start, std::span<const Token> tokens,
+                            const Step& step) {
   Item item;
   item.id = ++items_;
   item.phase = phase;
@@ -214,13 +221,19 @@ Result<std::optional<Token>> Session::step(Phase phase, int64_t start,
   slice.start = static_cast<uint32_t>(start);
   slice.pages = pages();
   slice.tokens.assign(tokens.begin(), tokens.end());
-  slice.emits = emits;
+  slice.fed_from = step.is_fed ? 0 : -1;
+  slice.emits = step.emits;
   slice.sampling = plan_.sampling;
-  slice.draw = draw;
+  slice.draw = step.draw;
   rows_ = static_cast<int64_t>(tokens.size());
   length_ = start + rows_;
   KERN_TRY_VOID(place_inputs(start, rows_));
-  KERN_TRY(result, executor_->run(item));
+  return executor_->start(item);
+}
+
+/// Of the oldest step started.
+Result<std::optional<Token>> Session::finish() {
+  KERN_TRY(result, executor_->finish());
   if (result.emitted.empty()) return std::optional<Token>();
   if (result.emitted[0].failed)
     return fail(Kind::device, "the row at position {} holds a NaN", length_ - 1);
@@ -238,12 +251,41 @@ Result<std::optional<Token>> Session::feed_prompt() {
   for (size_t at = 0; at < tokens.size();) {
     const size_t rows = std::min<size_t>(static_cast<size_t>(most), tokens.size() - at);
     const bool last = at + rows == tokens.size();
-    KERN_TRY(emitted, step(steps ? Phase::decode : Phase::prefill, static_cast<int64_t>(at),
-                           tokens.subspan(at, rows), last, 0));
+    KERN_TRY_VOID(start(steps ? Phase::decode : Phase::prefill, static_cast<int64_t>(at),
+                        tokens.subspan(at, rows), {.emits = last}));
+    KERN_TRY(emitted, finish());
     token = emitted;
     at += rows;
   }
   return token;
+}
+
+/// The answer from its first token on. Where a step may take the token of the one before, it is
+/// started before anybody has read that token; a stop then leaves one step too many, which nobody
+/// hears of but a state that is to be written.
+Result<void> Session::generate(Token token, std::vector<Token>& answer) {
+  const Phase phase = executor_->limits().decode_seqs_max > 0 ? Phase::decode : Phase::prefill;
+  const bool goes_ahead = executor_->limits().feeds && plan_.states.empty() &&
+                          plan_.dumps.empty() && plan_.logits.empty();
+  const auto most = static_cast<size_t>(plan_.tokens_max);
+  const auto& stops = plan_.stop_tokens;
+  while (std::find(stops.begin(), stops.end(), token) == stops.end()) {
+    answer.push_back(token);
+    if (answer.size() == most) break;
+    if (executor_->started() == 0)
+      KERN_TRY_VOID(start(phase, length_, std::span(&token, 1),
+                          {.emits = true, .draw = static_cast<uint32_t>(answer.size())}));
+    constexpr Token kFed = 0;  // whatever it is
+    if (goes_ahead && answer.size() + 1 < most)
+      KERN_TRY_VOID(
+          start(phase, length_, std::span(&kFed, 1),
+                {.emits = true, .is_fed = true, .draw = static_cast<uint32_t>(answer.size() + 1)}));
+    KERN_TRY(next, finish());
+    if (!next) return {};
+    token = *next;
+  }
+  while (executor_->started() > 0) KERN_TRY_VOID(executor_->finish());
+  return {};
 }
 
 Result<RunAnswer> Session::run(const std::map<std::string, runtime::PeerGroup*>& peers) {
@@ -258,16 +300,7 @@ Result<RunAnswer> Session::run(const std::map<std::string, runtime::PeerGroup*>&
   KERN_TRY(token, feed_prompt());
   answer.prompt_seconds = seconds_since(start);
   start = clock.now();
-  const Phase phase = executor_->limits().decode_seqs_max > 0 ? Phase::decode : Phase::prefill;
-  while (token && static_cast<int64_t>(answer.tokens.size()) < plan_.tokens_max) {
-    const auto& stops = plan_.stop_tokens;
-    if (std::find(stops.begin(), stops.end(), *token) != stops.end()) break;
-    answer.tokens.push_back(*token);
-    if (static_cast<int64_t>(answer.tokens.size()) == plan_.tokens_max) break;
-    KERN_TRY(next, step(phase, length_, std::span(&*token, 1), true,
-                        static_cast<uint32_t>(answer.tokens.size())));
-    token = next;
-  }
+  if (token && plan_.tokens_max > 0) KERN_TRY_VOID(generate(*token, answer.tokens));
   answer.decode_seconds = seconds_since(start);
   if (rank_ == 0) KERN_TRY_VOID(write_files());
   return answer;

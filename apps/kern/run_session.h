@@ -44,6 +44,7 @@ struct RunPlan {
   std::vector<engine::Token> tokens;  ///< the prompt; at least one
   int64_t tokens_max = 0;             ///< generated after it
   bool step_by_step = false;          ///< feed the prompt one token at a time
+  bool eager = false;                 ///< nothing is captured
   int64_t chunk = 0;                  ///< rows of a prompt item; 0: as many as fit
   engine::Sampling sampling;
   std::vector<engine::Token> stop_tokens;

@@ -19,13 +19,14 @@ std::string Emitter::at(int64_t layer, const std::string& name) const {
 
 // ---- what a manifest declares ----
 
-void Emitter::declare(bool snapshot) {
+void Emitter::declare(bool snapshot, bool feedback) {
   m::Manifest& manifest = b_.manifest();
   manifest.vars.push_back({kTokens, l_.rows_max, m::Axis::rows});
   manifest.vars.push_back({kSeqs, l_.seqs_max, m::Axis::groups});
   if (l_.ranks > 1) manifest.groups.push_back({kGroup, l_.ranks});
   states();
   inputs(snapshot);
+  if (feedback) fed_inputs();
   if (t_.has_sampling()) sampling_inputs();
 }
 
@@ -115,6 +116,20 @@ void Emitter::inputs(bool snapshot) {
   }
 }
 
+/// A step's rows take their tokens from the caller, or from the rows of the step before.
+void Emitter::fed_inputs() {
+  m::Buffer from = input("fed_from", Dtype::i32, {m::Dim::of_var(kTokens)}, m::Fill::fed_from);
+  from.domain = bounds(-1, l_.seqs_max - 1);
+  b_.buffer(std::move(from));
+  m::Buffer kept;
+  kept.name = "kept_token";
+  kept.dtype = Dtype::i32;
+  kept.shape = {m::Dim::of(l_.seqs_max)};
+  kept.kind = m::BufferKind::carry;
+  b_.buffer(std::move(kept));
+  feeds_ = true;
+}
+
 void Emitter::sampling_inputs() {
   const m::Dim seqs = m::Dim::of_var(kSeqs);
   b_.buffer(input("temperature", Dtype::f32, {seqs}, m::Fill::temperature));
@@ -128,9 +143,13 @@ void Emitter::sampling_inputs() {
 // ---- the skeleton ----
 
 void Emitter::program(Rows rows) {
-  embed();
+  const bool fed = feeds_ && rows == Rows::one;
+  embed(fed);
   for (int64_t l = 0; l < c_.layers; ++l) layer(l, rows);
   head();
+  if (!fed) return;
+  b_.kernel_op("keep_token", {in(Dtype::i32), out(Dtype::i32), p_i32()}, t_.body(Work::keep_token));
+  b_.call("keep_token", {buf("next_token"), buf("kept_token"), var(kSeqs)});
 }
 
 /// P is `hidden` at a layer's first call and `mid` after its attention, never changed in place; the
@@ -155,13 +174,21 @@ void Emitter::layer(int64_t l, Rows rows) {
     moe(l);
 }
 
-void Emitter::embed() {
+void Emitter::embed(bool fed) {
   b_.weight("embed", Dtype::bf16, {c_.vocab, c_.hidden},
             {whole(global_tensor("model.embed_tokens.weight"))});
   b_.workspace("hidden", Dtype::bf16, {kTokens, c_.hidden});
+  b_.label("embed");
+  if (fed) {
+    const m::ParamType n = in(Dtype::i32);
+    b_.kernel_op("embed_fed", {n, n, n, in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
+                 t_.body(Work::embed_fed));
+    b_.call("embed_fed", {buf("token"), buf("fed_from"), buf("kept_token"), buf("embed"),
+                          buf("hidden"), i32(c_.hidden), var(kTokens)});
+    return;
+  }
   b_.kernel_op("embed", {in(Dtype::i32), in(Dtype::bf16), out(Dtype::bf16), p_i32(), p_i32()},
                t_.body(Work::embed));
-  b_.label("embed");
   b_.call("embed", {buf("token"), buf("embed"), buf("hidden"), i32(c_.hidden), var(kTokens)});
 }
 

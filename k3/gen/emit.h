@@ -23,7 +23,7 @@ class Emitter {
       : c_(config), l_(layout), t_(target), b_(builder) {}
 
   /// Declares vars, groups, states and inputs. `snapshot`: some program leaves snapshots.
-  void declare(bool snapshot);
+  void declare(bool snapshot, bool feedback);
   /// Appends the whole model to the builder's current program. `rows`: how many a sequence brings,
   /// and whether it leaves snapshots.
   enum class Rows { one, any, any_with_snapshots };
@@ -33,9 +33,10 @@ class Emitter {
   // emit.cc
   void states();
   void inputs(bool snapshot);
+  void fed_inputs();
   void sampling_inputs();
   void layer(int64_t layer, Rows rows);
-  void embed();
+  void embed(bool fed);
   /// The stream a mix reads, its pseudo-query and the norm after it.
   struct MixNames {
     std::string stream, query, norm;
@@ -80,6 +81,7 @@ class Emitter {
   const Config& c_;
   const Layout l_;
   const Target& t_;
+  bool feeds_ = false;
   int64_t box_floats_ = 0;  ///< of the mailboxes, once they are declared
   Builder& b_;
 };

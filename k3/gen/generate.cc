@@ -54,16 +54,26 @@ m::Manifest base(const Config& config, const Options& options, const Target& tar
   return manifest;
 }
 
-m::Program serving_program(const char* name, int64_t groups, bool one_row) {
+m::Program prompt_program(int64_t groups) {
   m::Program program;
-  program.name = name;
+  program.name = "prefill";
   m::Batch batch;
   batch.groups = groups;
-  if (one_row)
-    batch.rows = int64_t{1};
-  else
-    batch.rows = std::string(kTokens);
+  batch.rows = std::string(kTokens);
   program.batch = batch;
+  return program;
+}
+
+/// A step's vars are as many as there are sequences, so each number of them is a graph; a prompt's
+/// come once.
+m::Program step_program(int64_t groups, m::Device device) {
+  m::Program program;
+  program.name = "decode";
+  m::Batch batch;
+  batch.groups = groups;
+  batch.rows = int64_t{1};
+  program.batch = batch;
+  program.graph = device == m::Device::cuda;
   return program;
 }
 
@@ -159,14 +169,15 @@ Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   layout.logits_output = true;
   const bool snapshot = !options.plain && has_kda(config);
   const auto target = target_of(config, options, layout);
-  Builder builder(
-      base(config, options, *target, "one rank, prefill and decode",
-           snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
+  std::vector<std::string> extensions;
+  if (snapshot) extensions.emplace_back("snapshot");
+  if (!options.plain) extensions.emplace_back("feedback");
+  Builder builder(base(config, options, *target, "one rank, prefill and decode", extensions));
   Emitter emitter(config, layout, *target, builder);
-  emitter.declare(snapshot);
-  builder.program(serving_program("prefill", bounds.pack, false));
+  emitter.declare(snapshot, !options.plain);
+  builder.program(prompt_program(bounds.pack));
   emitter.program(prompt_rows(snapshot));
-  builder.program(serving_program("decode", bounds.seqs, true));
+  builder.program(step_program(bounds.seqs, options.device));
   emitter.program(Emitter::Rows::one);
   return completed(builder.take(), options.modules);
 }
@@ -184,8 +195,8 @@ Result<m::Manifest> prefill(const Config& config, const Options& options) {
       base(config, options, *target, "prefill",
            snapshot ? std::vector<std::string>{"snapshot"} : std::vector<std::string>{}));
   Emitter emitter(config, layout, *target, builder);
-  emitter.declare(snapshot);
-  builder.program(serving_program("prefill", bounds.pack, false));
+  emitter.declare(snapshot, false);
+  builder.program(prompt_program(bounds.pack));
   emitter.program(prompt_rows(snapshot));
   return completed(builder.take(), options.modules);
 }
@@ -201,13 +212,15 @@ Result<m::Manifest> decode(const Config& config, const Options& options, int64_t
   layout.seqs_max = bounds.seqs;
   layout.ctx_max = bounds.ctx;
   const auto target = target_of(config, options, layout);
-  Builder builder(base(
-      config, options, *target, fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
-      ranks > 1 && options.device == m::Device::host ? std::vector<std::string>{"collectives"}
-                                                     : std::vector<std::string>{}));
+  std::vector<std::string> extensions;
+  if (ranks > 1 && options.device == m::Device::host) extensions.emplace_back("collectives");
+  if (!options.plain) extensions.emplace_back("feedback");
+  Builder builder(base(config, options, *target,
+                       fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
+                       extensions));
   Emitter emitter(config, layout, *target, builder);
-  emitter.declare(false);
-  builder.program(serving_program("decode", bounds.seqs, true));
+  emitter.declare(false, !options.plain);
+  builder.program(step_program(bounds.seqs, options.device));
   emitter.program(Emitter::Rows::one);
   return completed(builder.take(), options.modules);
 }

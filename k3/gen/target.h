@@ -26,6 +26,8 @@ struct Layout {
 /// The ops that kernels implement. Each one's parameters stand where the emitter declares it.
 enum class Work {
   embed,
+  embed_fed,  ///< or of the token that the step before kept
+  keep_token,
   rms,
   mix_rms,
   mix_rms_last,

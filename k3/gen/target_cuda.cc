@@ -147,6 +147,10 @@ Body CudaTarget::body(Work work, int64_t sources) const {
   switch (work) {
     case Work::embed:
       return norm("norm-stream", "kern_embed", row);
+    case Work::embed_fed:
+      return norm("head-feed", "kern_embed_fed", row);
+    case Work::keep_token:
+      return {{}, {on("head-feed", "kern_keep", {256, 1, 1}, {of(1)})}};
     case Work::rms:
       return norm("norm-rms", "kern_rms", row);
     case Work::mix_rms:

@@ -172,6 +172,10 @@ Body HostTarget::body(Work work, int64_t /*sources*/) const {
   switch (work) {
     case Work::embed:
       return of_rows("norm", "kern_embed", 8);
+    case Work::embed_fed:
+      return of_rows("head", "kern_embed_fed", 8);
+    case Work::keep_token:
+      return {{}, {launch("head", "kern_keep", {})}};
     case Work::rms:
       return of_rows("norm", "kern_rms", 8);
     case Work::mix_rms:

@@ -127,6 +127,92 @@ TEST_CASE("a result of another step is a peer error and the step stays out", "[e
   wrong = result_of(*item);
   wrong.emitted.clear();
   CHECK(!decode.on_result(wrong));
-  CHECK(decode.step_in_flight());
+  CHECK(decode.steps_in_flight() == 1);
   CHECK(decode.on_result(result_of(*item)));
+}
+
+TEST_CASE("a step behind another takes its tokens and goes one position on", "[engine][decode]") {
+  DecodeScheduler decode(4);
+  decode.add(sequence(1));
+  decode.add(sequence(2));
+  const auto first = decode.plan(1, 2);
+  REQUIRE(first);
+  CHECK(first->slices[1].fed_from == -1);
+  decode.add(sequence(3));
+  decode.remove(RequestId{1});
+  const auto second = decode.plan(2, 2);
+  REQUIRE(second);
+  CHECK(ids(*second) == std::vector<uint64_t>{2, 3});
+  CHECK(second->slices[0].fed_from == 1);
+  CHECK(second->slices[0].tokens == std::vector<Token>{0});
+  CHECK(second->slices[0].start == 21);
+  CHECK(second->slices[0].draw == 2);
+  CHECK(second->slices[1].fed_from == -1);
+  CHECK(second->slices[1].tokens == std::vector<Token>{3});
+  CHECK(second->slices[1].start == 20);
+  CHECK(!decode.plan(3, 2));
+  CHECK(decode.steps_in_flight() == 2);
+
+  auto outcomes = decode.on_result(result_of(*first, 9));
+  REQUIRE(outcomes);
+  REQUIRE(outcomes->size() == 1);  // request 1 is gone
+  const auto third = decode.plan(3, 2);
+  REQUIRE(third);
+  CHECK(third->slices[0].fed_from == 0);
+  CHECK(third->slices[0].start == 22);
+  outcomes = decode.on_result(result_of(*second, 4));
+  REQUIRE(outcomes);
+  CHECK((*outcomes)[0].index == 2);
+  CHECK((*outcomes)[0].emitted.token == 4);
+}
+
+TEST_CASE("a sequence that surely ends with a step is not in the one behind it",
+          "[engine][decode]") {
+  DecodeScheduler decode(4);
+  decode.add(sequence(1, 2));
+  decode.add(sequence(2, 3));
+  const auto first = decode.plan(1, 2), second = decode.plan(2, 2);
+  REQUIRE(second);
+  CHECK(ids(*second) == std::vector<uint64_t>{2});
+  REQUIRE(decode.on_result(result_of(*first)));
+  CHECK(!decode.plan(3, 2));  // 2 ends with the second step
+  REQUIRE(decode.on_result(result_of(*second)));
+  CHECK(decode.running() == 0);
+}
+
+TEST_CASE("a sequence that stops with a step leaves a row in the one behind it, which is dropped",
+          "[engine][decode]") {
+  DecodeScheduler decode(4);
+  for (uint64_t id = 1; id <= 2; ++id) {
+    DecodeSequence one = sequence(id);
+    one.stop_tokens = {8};
+    decode.add(one);
+  }
+  const auto first = decode.plan(1, 2), second = decode.plan(2, 2);
+  REQUIRE(second);
+  auto result = result_of(*first, 5);
+  result.emitted[0].token = 8;
+  REQUIRE(decode.on_result(result)->front().end == EndReason::stop);
+  CHECK(ids(*decode.plan(3, 2)) == std::vector<uint64_t>{2});
+  const auto outcomes = decode.on_result(result_of(*second, 5));
+  REQUIRE(outcomes);
+  REQUIRE(outcomes->size() == 1);
+  CHECK(outcomes->front().id == RequestId{2});
+}
+
+TEST_CASE("rows are fed from their own places where not all sequences fit a step",
+          "[engine][decode]") {
+  DecodeScheduler decode(2);
+  for (uint64_t id = 1; id <= 3; ++id) decode.add(sequence(id));
+  const auto first = decode.plan(1, 2), second = decode.plan(2, 2);
+  CHECK(ids(*first) == std::vector<uint64_t>{1, 2});
+  CHECK(ids(*second) == std::vector<uint64_t>{3, 1});
+  CHECK(second->slices[0].fed_from == -1);
+  CHECK(second->slices[1].fed_from == 0);
+  REQUIRE(decode.on_result(result_of(*first, 6)));
+  const auto third = decode.plan(3, 2);
+  CHECK(ids(*third) == std::vector<uint64_t>{2, 3});
+  CHECK(third->slices[0].fed_from == -1);
+  CHECK(third->slices[0].tokens == std::vector<Token>{6});
+  CHECK(third->slices[1].fed_from == 0);
 }

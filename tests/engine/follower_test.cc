@@ -229,3 +229,31 @@ TEST_CASE("a rank's new epoch waits for the running item and forgets what was ex
   REQUIRE(actions.reports.size() == 1);
   CHECK(std::get<EpochReady>(actions.reports[0]).epoch == 2);
 }
+
+TEST_CASE("a rank starts a second item before the first has ended, and no third",
+          "[engine][follower]") {
+  auto one = rank();
+  const auto started = [](const RankFollower::Actions& actions) {
+    std::vector<uint64_t> ids;
+    for (const Item& run : actions.runs) ids.push_back(run.id);
+    return ids;
+  };
+  using Ids = std::vector<uint64_t>;
+  for (const uint64_t id : {1, 2, 3, 4}) one.on_command(RunItem{1, item(id)});
+  CHECK(started(one.take_actions()) == Ids{1, 2});
+  one.on_item_done({.id = 1});
+  auto actions = one.take_actions();
+  CHECK(started(actions) == Ids{3});
+  CHECK(std::get<ItemDone>(actions.reports.at(0)).result.id == 1);
+  one.on_command(ResetEpoch{2});
+  one.on_command(RunItem{2, item(5)});
+  CHECK(started(one.take_actions()).empty());
+  one.on_item_done({.id = 2});
+  actions = one.take_actions();
+  CHECK(actions.reports.empty());  // one still runs
+  CHECK(started(actions).empty());
+  one.on_item_done({.id = 3});
+  actions = one.take_actions();
+  CHECK(std::get<EpochReady>(actions.reports.at(0)).epoch == 2);
+  CHECK(started(actions) == Ids{5});
+}

@@ -14,8 +14,8 @@ constexpr Generation kG{5};
 
 /// A group whose ranks are at rest and which has a head.
 struct Fixture {
-  explicit Fixture(uint32_t ranks = 2, uint32_t pages = 33) {
-    auto made = DecodeGroupHead::create({.hello = hello(ranks, pages)});
+  explicit Fixture(uint32_t ranks = 2, uint32_t pages = 33, bool feeds = false) {
+    auto made = DecodeGroupHead::create({.hello = hello(ranks, pages), .feeds = feeds});
     REQUIRE(made);
     group.emplace(std::move(*made));
     for (uint32_t rank = 0; rank < ranks; ++rank) group->on_rank_up(static_cast<int32_t>(rank), 0);
@@ -252,4 +252,31 @@ TEST_CASE("what agreed is forgotten once every rank has run it", "[engine][group
     CHECK(output.dropped_ranks.empty());
     step = std::get<RunItem>(output.ranks.at(0).command).item;
   }
+}
+
+TEST_CASE(
+    "a group that feeds tokens plans a step behind the one in flight, and memory waits for it",
+    "[engine][group]") {
+  Fixture one(2, 33, true);
+  one.granted(kG);
+  one.group->on_head_command(Begin{kG, 3}, 0);
+  for (uint32_t rank = 0; rank < 2; ++rank) one.say(rank, RankLanded{1, kG});
+  auto output = one.group->take_output();
+  std::vector<Item> steps;  // as rank 0 gets them
+  for (const ToRank& to : output.ranks)
+    if (to.rank == 0) steps.push_back(std::get<RunItem>(to.command).item);
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[1].slices[0].fed_from == 0);
+  CHECK(steps[1].slices[0].start == steps[0].slices[0].start + 1);
+
+  one.group->on_head_command(Abort{kG}, 0);
+  output = one.group->take_output();
+  CHECK(count<Ended>(output.head) == 1);
+  const auto released = [&](const Item& step) {
+    for (uint32_t rank = 0; rank < 2; ++rank)
+      one.say(rank, ItemDone{1, {step.id, {{.request = RequestId{kG.value()}, .token = 5}}}});
+    return count<Released>(one.group->take_output().head);
+  };
+  CHECK(released(steps[0]) == 0);  // the second still writes there
+  CHECK(released(steps[1]) == 1);
 }

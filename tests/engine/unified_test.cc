@@ -27,6 +27,8 @@ uint64_t storm(uint64_t seed) {
   const sim::Model model{.stages = 2, .recurrent = prng.below(4) != 0};
   ExecutorLimits of = limits(14 + static_cast<uint32_t>(prng.below(12)), 6);
   of.recurrent = model.recurrent;
+  of.feeds = prng.below(2) != 0;
+  std::vector<Token> kept;  // of the last step
   auto one = head(of);
   sim::Memories memories;
   for (int stage = 0; stage < 2; ++stage) memories.emplace_back(of.pages, of.slots, 64, prng);
@@ -49,13 +51,16 @@ uint64_t storm(uint64_t seed) {
     for (Item& item : one.take_items()) items.push_back(std::move(item));
     REQUIRE(items.size() <= 2);
     if (!items.empty() && prng.below(2) == 0) {
-      const Item item = std::move(items.front());
+      Item item = std::move(items.front());
       items.pop_front();
+      if (item.phase == Phase::decode) sim::feed(item, kept);
       REQUIRE(!sim::unsound(item, 64, 1));
       auto hidden = sim::embed(item);
       for (int stage = 0; stage < 2; ++stage)
         hidden = sim::run_stage(model, stage, memories[static_cast<size_t>(stage)], item, hidden);
-      REQUIRE(one.on_result(sim::emit(item, hidden), now));
+      const ItemResult result = sim::emit(item, hidden);
+      if (item.phase == Phase::decode) kept = sim::tokens_of(result);
+      REQUIRE(one.on_result(result, now));
     }
     for (const RequestEvent& event : one.take_events()) {
       INFO("seed " << seed << ", request " << event.id.value());

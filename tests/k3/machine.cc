@@ -112,12 +112,13 @@ void Machine::put(const std::string& buffer, const std::vector<T>& values) {
 
 void Machine::run(const std::string& program, const std::vector<Feed>& feeds) {
   const auto ranks = static_cast<int32_t>(place_.ranks);
-  Tokens token, slot, seq_len, lines, snapshot, pages, sums = {0};
+  Tokens token, from, slot, seq_len, lines, snapshot, pages, sums = {0};
   const auto* table = manifest_.buffer("pages");
   const int64_t width = table == nullptr ? 0 : table->shape[1].value;
   for (const Feed& feed : feeds) {
     const auto rows = static_cast<int32_t>(feed.tokens.size());
     token.insert(token.end(), feed.tokens.begin(), feed.tokens.end());
+    from.insert(from.end(), feed.tokens.size(), feed.fed_from);
     for (int32_t p = feed.start; p < feed.start + rows; ++p)
       slot.push_back((feed.first_page + p / ranks / 64) * 64 + p / ranks % 64);
     for (int64_t i = 0; i < width; ++i) pages.push_back(feed.first_page + static_cast<int32_t>(i));
@@ -131,7 +132,7 @@ void Machine::run(const std::string& program, const std::vector<Feed>& feeds) {
   if (const auto* all = manifest_.buffer("cu_seqlens"))
     sums.resize(static_cast<size_t>(all->shape[0].value), rows);
   put("token", token), put("slot", slot), put("seq_len", seq_len), put("lines", lines);
-  put("snapshot", snapshot), put("pages", pages), put("cu_seqlens", sums);
+  put("fed_from", from), put("snapshot", snapshot), put("pages", pages), put("cu_seqlens", sums);
   put("temperature", std::vector<float>(seqs, 0)), put("top_p", std::vector<float>(seqs, 1));
   put("top_k", Tokens(seqs, 0)), put("min_p", std::vector<float>(seqs, 0));
   put("seed", std::vector<int64_t>(seqs, 0)), put("draw", Tokens(seqs, 0));

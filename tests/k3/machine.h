@@ -34,6 +34,7 @@ struct Feed {
   Tokens tokens;
   int32_t start = 0, slot = 1, snapshot = 0;
   int32_t first_page = 1;  ///< pages lie one after another from here
+  int32_t fed_from = -1;   ///< the sequence of the step before whose token is taken
 };
 
 struct Place {

@@ -67,6 +67,31 @@ TEST_CASE("logits of a random checkpoint are neither flat nor chaotic", "[k3][ru
   CHECK(moved < 1);
 }
 
+TEST_CASE("a step fed the tokens of the step before computes what one fed by the caller does",
+          "[k3][run]") {
+  const k3::Config config = config_of("k3-nano");
+  const Tokens first = prompt(7, 70, config.vocab), second = prompt(8, 20, config.vocab);
+  const int32_t page = 1 + kPagesEach;
+  const auto prepared = [&] {
+    Machine machine = one_rank("k3-nano");
+    machine.run("prefill", {{first}, {second, 0, 2, 0, page}});
+    machine.run("decode", {{{5}, 70}, {{6}, 20, 2, 0, page}});
+    return machine;
+  };
+  Machine fed = prepared(), told = prepared();
+  const auto tokens = told.values<int32_t>("next_token", 2);
+  told.run("decode", {{{tokens[1]}, 21, 2, 0, page}, {{tokens[0]}, 71}});
+  // The rows have changed places; what stands in `token` does not matter.
+  fed.run("decode", {{{1}, 21, 2, 0, page, 1}, {{2}, 71, 1, 0, 1, 0}});
+  for (const size_t seq : {0, 1}) CHECK(fed.logits(seq) == told.logits(seq));
+  CHECK(fed.state("kda.4") == told.state("kda.4"));
+  // One of two ends, and a new one joins with a token of the caller's.
+  const auto after = told.values<int32_t>("next_token", 2);
+  told.run("decode", {{{after[1]}, 72}, {{9}, 22, 2, 0, page}});
+  fed.run("decode", {{{3}, 72, 1, 0, 1, 1}, {{9}, 22, 2, 0, page}});
+  for (const size_t seq : {0, 1}) CHECK(fed.logits(seq) == told.logits(seq));
+}
+
 TEST_CASE("prompt cuts, steps and company do not change a byte", "[k3][run]") {
   const k3::Config config = config_of("k3-nano");
   const Tokens tokens = prompt(7, 150, config.vocab), other = prompt(8, 90, config.vocab);

@@ -47,6 +47,20 @@ TEST_CASE("a protocol says how every input is filled", "[manifest][protocol]") {
   CHECK(p.output(Fill::logprob)->buffer == "odds");
 }
 
+TEST_CASE("a protocol says where rows are told whose token they take", "[manifest][protocol]") {
+  const std::string json = changed(base_with("\"fill\": \"position\"", "\"fill\": \"fed_from\""),
+                                   "\"uses\": [", "\"uses\": [\"feedback\", ");
+  const Protocol p = protocol(json);
+  CHECK(p.input(Fill::fed_from)->buffer == "places");
+  CHECK(p.input(Fill::fed_from)->along == Along::rows);
+  CHECK(said(changed(json,
+                     "{\"dtype\": \"i32\", \"shape\": [\"tokens\"], \"kind\": \"input\", \"fill\": "
+                     "\"fed_from\"",
+                     "{\"dtype\": \"i32\", \"shape\": [\"seqs\"], \"kind\": \"input\", \"fill\": "
+                     "\"fed_from\"")) ==
+        Lines{"/buffers/places/fill: the shape does not suit fill `fed_from`; expected [rows]"});
+}
+
 TEST_CASE("a protocol says what each table indexes", "[manifest][protocol]") {
   const Protocol p = protocol(fixture("base"));
   REQUIRE(p.page_tables.size() == 1);

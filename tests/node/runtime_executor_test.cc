@@ -326,3 +326,57 @@ TEST_CASE("a stage tells what crosses and how much of it an item fills", "[node]
   CHECK(result->emitted.empty());
   CHECK(values<float>(f, "more", 4) == std::vector<float>{2, 4, 6, 8});
 }
+
+TEST_CASE("an item starts before the one ahead of it is finished, and results come in order",
+          "[node][executor]") {
+  Fixture f = fixture(roles());
+  Item one, two;
+  one.id = 1, two.id = 2;
+  one.slices = {slice(1, 0, {5, 6})};
+  one.slices[0].pages = {1};
+  two.slices = {slice(2, 0, {7})};
+  two.slices[0].pages = {2};
+  REQUIRE(f.executor->start(one));
+  REQUIRE(f.executor->start(two));
+  CHECK(f.executor->started() == 2);
+  const auto done = f.executor->is_done();
+  REQUIRE(done);
+  CHECK(*done);
+  const auto first = f.executor->finish();
+  REQUIRE(first);
+  CHECK(first->id == 1);
+  CHECK(first->emitted[0].request == RequestId(1));
+  const auto second = f.executor->finish();
+  REQUIRE(second);
+  CHECK(second->id == 2);
+  CHECK(f.executor->started() == 0);
+}
+
+TEST_CASE("a slice is fed by a row of the step before, where the manifest keeps its tokens",
+          "[node][executor]") {
+  Item step;
+  step.id = 1;
+  step.phase = engine::Phase::decode;
+  step.slices = {slice(1, 3, {5}), slice(2, 0, {6})};
+  step.slices[0].pages = step.slices[1].pages = {1};
+  Item next = step;
+  next.id = 2;
+  next.slices[0].fed_from = 1;
+
+  Fixture plain = fixture(roles());
+  CHECK(!plain.executor->limits().feeds);
+  REQUIRE(plain.executor->run(step));
+  CHECK(refusal(plain, next) ==
+        "item 2: request 1 is fed a token of the step before, which this manifest does not keep");
+
+  Fixture f = fixture(replaced(replaced(roles(), R"("fill": "position")", R"("fill": "fed_from")"),
+                               R"("uses": ["host",)", R"("uses": ["feedback", "host",)"));
+  CHECK(f.executor->limits().feeds);
+  CHECK(refusal(f, next) == "item 2: request 1 is fed by row 1 of a step of 0");
+  REQUIRE(f.executor->run(step));
+  REQUIRE(f.executor->run(next));
+  CHECK(values<int64_t>(f, "position", 2) == std::vector<int64_t>{1, -1});
+  next.phase = engine::Phase::prefill;
+  CHECK(refusal(f, next) ==
+        "item 2: request 1 is fed a token of the step before, which a prompt is not");
+}

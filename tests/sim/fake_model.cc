@@ -58,6 +58,18 @@ void apply(Memories& memories, const std::vector<Write>& writes) {
   }
 }
 
+std::vector<engine::Token> tokens_of(const engine::ItemResult& step) {
+  std::vector<engine::Token> tokens;
+  for (const engine::Emitted& one : step.emitted) tokens.push_back(one.failed ? -1 : one.token);
+  return tokens;
+}
+
+void feed(engine::Item& item, const std::vector<engine::Token>& kept) {
+  for (engine::Slice& slice : item.slices)
+    if (slice.fed_from >= 0)
+      slice.tokens = {std::max(kept.at(static_cast<size_t>(slice.fed_from)), 0)};
+}
+
 std::vector<Digest> embed(const engine::Item& item) {
   std::vector<Digest> hidden;
   for (const engine::Slice& slice : item.slices)

@@ -48,6 +48,11 @@ struct Write {
 };
 void apply(Memories& memories, const std::vector<Write>& writes);
 
+/// What a step leaves for the next: its tokens, -1 for a row that failed.
+std::vector<engine::Token> tokens_of(const engine::ItemResult& step);
+/// Puts them where the item's slices say (Slice::fed_from).
+void feed(engine::Item& item, const std::vector<engine::Token>& kept);
+
 /// The hidden rows of an item before the first stage.
 std::vector<Digest> embed(const engine::Item& item);
 /// Runs an item's copies and rows on one stage's memory; returns the hidden rows after it.

@@ -1,6 +1,7 @@
 #include "shells.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kern::sim {
 
@@ -185,11 +186,15 @@ void RankShell::head_lost() {
   unblock();
 }
 
+/// What a device waits for ends, and with it what was started behind it.
 void RankShell::unblock() {
-  if (!item_ || computing_) return;
-  const uint64_t id = item_->id;
-  item_.reset();
-  follower_.on_item_done({.id = id});
+  over_ = computing_;
+  if (computing_) return;
+  for (const Item& item : std::exchange(items_, {})) follower_.on_item_done({.id = item.id});
+}
+
+void RankShell::feed_first() {
+  if (!items_.empty()) feed(items_.front(), kept_);
 }
 
 void RankShell::part(const PartHeader& header, std::vector<Digest> rows, bool damaged,
@@ -210,12 +215,15 @@ void RankShell::part(const PartHeader& header, std::vector<Digest> rows, bool da
 void RankShell::flush() {
   for (;;) {
     RankFollower::Actions actions = follower_.take_actions();
-    if (!actions.run && actions.reports.empty()) return;
+    if (actions.runs.empty() && actions.reports.empty()) return;
     for (RankReport& report : actions.reports) ways_.report(std::move(report));
-    if (!actions.run) continue;
-    expect(!item_, "rank {}: item {} is run beside another", rank_, actions.run->id);
-    item_ = std::move(actions.run);
-    ways_.try_step();
+    for (Item& item : actions.runs) {
+      expect(items_.size() < RankFollower::kRunningMax, "rank {}: item {} is one too many", rank_,
+             item.id);
+      items_.push_back(std::move(item));
+      if (items_.size() == 1) feed_first();
+    }
+    if (!actions.runs.empty()) ways_.try_step();
   }
 }
 
@@ -227,8 +235,12 @@ void RankShell::compute(ItemResult result, std::vector<Write> writes) {
                 [this, result = std::move(result), writes = std::move(writes)] {
                   apply(memories_, writes);
                   computing_ = false;
-                  item_.reset();
+                  items_.pop_front();
+                  kept_ = tokens_of(result);
+                  feed_first();
                   follower_.on_item_done(result);
+                  if (over_) unblock();
+                  ways_.try_step();
                 });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 /// The thin shells that daemons put around the engine's followers, against fake memory.
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -98,7 +99,8 @@ class RankShell {
             std::function<void(bool)> answer);
   void flush();
 
-  const std::optional<engine::Item>& waiting() const { return item_; }
+  /// The oldest item that has not ended, its tokens in place; null when there is none.
+  const engine::Item* waiting() const { return items_.empty() ? nullptr : &items_.front(); }
   bool computing() const { return computing_; }
   Memories& memories() { return memories_; }
   /// All ranks have the item: this one ends it after a while, with these writes.
@@ -106,6 +108,7 @@ class RankShell {
 
  private:
   void unblock();
+  void feed_first();
 
   Network& network_;
   Process& process_;
@@ -114,7 +117,9 @@ class RankShell {
   Memories memories_;
   Ways ways_;
   engine::RankFollower follower_;
-  std::optional<engine::Item> item_;
+  std::deque<engine::Item> items_;
+  std::vector<engine::Token> kept_;  ///< of the last step
+  bool over_ = false;                ///< what waits behind the item that computes ends with it
   bool computing_ = false;
 };
 

@@ -162,7 +162,7 @@ void World::start_rank(RankNode& node) {
   RankShell::Ways ways;
   ways.try_step = [this, group = node.group] { try_step(group); };
   if (node.rank == 0) {
-    auto head = DecodeGroupHead::create({.hello = hello(node.group)});
+    auto head = DecodeGroupHead::create({.hello = hello(node.group), .feeds = node.group % 2 == 0});
     expect(bool(head), "a group does not start: {}", head ? "" : head.error().text());
     node.head = std::make_unique<DecodeGroupHead>(std::move(*head));
     node.wake = 0;
@@ -298,19 +298,19 @@ void World::note_grants(RankNode& node, const GroupOutput& output) {
 /// A step begins when every rank of the group has come to the same item.
 void World::try_step(size_t group) {
   std::vector<Memories*> memories;
-  const std::optional<Item>* item = nullptr;
+  const Item* item = nullptr;
   for (auto& node : groups_[group]) {
     if (!node->alive() || !node->shell || !node->shell->waiting() || node->shell->computing())
       return;
-    if (item != nullptr && (*item)->id != node->shell->waiting()->id) return;
-    item = &node->shell->waiting();
+    if (item != nullptr && item->id != node->shell->waiting()->id) return;
+    item = node->shell->waiting();
     memories.push_back(&node->shell->memories());
   }
-  const auto why = unsound(**item, options_.group_page_tokens, options_.groups[group]);
+  const auto why = unsound(*item, options_.group_page_tokens, options_.groups[group]);
   expect(!why, "group {}: {}", group, why.value_or(""));
-  expect((*item)->slices.size() <= 3, "a step of {} sequences", (*item)->slices.size());
+  expect(item->slices.size() <= 3, "a step of {} sequences", item->slices.size());
   std::vector<std::vector<Write>> writes;
-  const ItemResult result = run_group(options_.model, memories, **item, writes);
+  const ItemResult result = run_group(options_.model, memories, *item, writes);
   for (size_t rank = 0; rank < groups_[group].size(); ++rank)
     groups_[group][rank]->shell->compute(result, std::move(writes[rank]));
 }

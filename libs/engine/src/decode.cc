@@ -21,7 +21,9 @@ std::optional<EndReason> end_of(const Emitted& emitted, uint32_t generated, int3
 struct DecodeScheduler::Impl {
   struct Running {
     DecodeSequence sequence;
-    uint64_t serial = 0;  ///< tells a sequence from an earlier one of the same request
+    uint64_t serial = 0;     ///< tells a sequence from an earlier one of the same request
+    uint32_t ahead = 0;      ///< steps in flight that name it
+    int32_t last_slice = 0;  ///< its place in the newest of them
   };
   struct Stepping {
     RequestId id;
@@ -31,19 +33,22 @@ struct DecodeScheduler::Impl {
   uint32_t tokens_per_page = 0;
   std::map<RequestId, Running> running;
   std::deque<RequestId> order;  ///< the one that waited longest first
-  std::optional<uint64_t> step;
-  std::vector<Stepping> stepping;
+  struct Step {
+    uint64_t id = 0;
+    std::vector<Stepping> slices;
+  };
+  std::deque<Step> steps;  ///< in flight, the oldest first
   uint64_t serials = 0;
 
   /// The part of a page table that a step at `position` reads and writes.
-  std::vector<uint32_t> pages_for(const DecodeSequence& sequence) const {
+  std::vector<uint32_t> pages_for(const DecodeSequence& sequence, uint32_t position) const {
     const std::vector<uint32_t>& all = sequence.place.pages;
     if (tokens_per_page == 0) return all;
-    const size_t count = sequence.position / tokens_per_page + 1;
-    KERN_ASSERT(count <= all.size(), "position {} lies beyond {} pages", sequence.position,
-                all.size());
+    const size_t count = position / tokens_per_page + 1;
+    KERN_ASSERT(count <= all.size(), "position {} lies beyond {} pages", position, all.size());
     return {all.begin(), all.begin() + static_cast<ptrdiff_t>(count)};
   }
+  Slice slice_of(RequestId id, const Running& one) const;
   std::optional<DecodeOutcome> advance(const Stepping& mine, const Emitted& emitted);
 };
 
@@ -73,33 +78,48 @@ void DecodeScheduler::remove(RequestId id) {
   impl_->order.erase(std::find(impl_->order.begin(), impl_->order.end(), id));
 }
 
-std::optional<Item> DecodeScheduler::plan(uint64_t item_id) {
+Slice DecodeScheduler::Impl::slice_of(RequestId id, const Running& one) const {
+  const DecodeSequence& sequence = one.sequence;
+  const uint32_t position = sequence.position + one.ahead;
+  return {.request = id,
+          .slot = sequence.place.slot,
+          .start = position,
+          .pages = pages_for(sequence, position),
+          .tokens = {one.ahead > 0 ? 0 : sequence.next_token},
+          .fed_from = one.ahead > 0 ? one.last_slice : -1,
+          .emits = true,
+          .sampling = sequence.sampling,
+          .draw = sequence.generated + one.ahead,
+          .top_logprobs = sequence.top_logprobs};
+}
+
+std::optional<Item> DecodeScheduler::plan(uint64_t item_id, size_t steps_max) {
   Impl& self = *impl_;
-  if (self.step || self.order.empty()) return std::nullopt;
+  KERN_ASSERT(steps_max >= 1 && steps_max <= kStepsMax, "{} steps in flight", steps_max);
+  if (self.steps.size() >= steps_max) return std::nullopt;
   KERN_ASSERT(self.order.size() == self.running.size());
   Item item{.id = item_id, .phase = Phase::decode};
-  const size_t count = std::min(self.order.size(), static_cast<size_t>(self.seqs_max));
-  item.slices.reserve(count);
-  self.stepping.clear();
-  for (size_t i = 0; i < count; ++i) {
-    const RequestId id = self.order.front();
-    self.order.pop_front();
-    self.order.push_back(id);
-    const Impl::Running& one = self.running.at(id);
+  Impl::Step step{item_id, {}};
+  std::deque<RequestId> stay, go;
+  for (const RequestId id : self.order) {
+    Impl::Running& one = self.running.at(id);
     const DecodeSequence& sequence = one.sequence;
-    item.slices.push_back({.request = id,
-                           .slot = sequence.place.slot,
-                           .start = sequence.position,
-                           .pages = self.pages_for(sequence),
-                           .tokens = {sequence.next_token},
-                           .emits = true,
-                           .sampling = sequence.sampling,
-                           .draw = sequence.generated,
-                           .top_logprobs = sequence.top_logprobs});
-    self.stepping.push_back({id, one.serial});
+    const bool ends =  // with a step in flight, whatever its token
+        sequence.generated + one.ahead >= static_cast<uint32_t>(sequence.max_tokens);
+    if (ends || item.slices.size() == static_cast<size_t>(self.seqs_max)) {
+      stay.push_back(id);
+      continue;
+    }
+    go.push_back(id);
+    item.slices.push_back(self.slice_of(id, one));
+    step.slices.push_back({id, one.serial});
+    ++one.ahead;
+    one.last_slice = static_cast<int32_t>(item.slices.size()) - 1;
   }
-  KERN_ASSERT(self.stepping.size() == item.slices.size() && !item.slices.empty());
-  self.step = item_id;
+  if (item.slices.empty()) return std::nullopt;
+  stay.insert(stay.end(), go.begin(), go.end());
+  self.order = std::move(stay);
+  self.steps.push_back(std::move(step));
   return item;
 }
 
@@ -111,6 +131,8 @@ std::optional<DecodeOutcome> DecodeScheduler::Impl::advance(const Stepping& mine
   KERN_ASSERT(sequence.generated < static_cast<uint32_t>(sequence.max_tokens), "request {}",
               mine.id.value());
   DecodeOutcome outcome{mine.id, sequence.generated, emitted, std::nullopt};
+  KERN_ASSERT(at->second.ahead > 0, "request {}", mine.id.value());
+  --at->second.ahead;
   ++sequence.generated;
   ++sequence.position;
   sequence.next_token = emitted.token;
@@ -120,38 +142,38 @@ std::optional<DecodeOutcome> DecodeScheduler::Impl::advance(const Stepping& mine
 
 Result<std::vector<DecodeOutcome>> DecodeScheduler::on_result(const ItemResult& result) {
   Impl& self = *impl_;
-  if (!self.step || *self.step != result.id)
-    return fail(Kind::peer, "step result: expected step {}, got {}", self.step.value_or(0),
-                result.id);
-  bool matches = self.stepping.size() == result.emitted.size();
-  for (size_t i = 0; matches && i < self.stepping.size(); ++i)
-    matches = self.stepping[i].id == result.emitted[i].request;
+  if (self.steps.empty() || self.steps.front().id != result.id)
+    return fail(Kind::peer, "step result: expected step {}, got {}",
+                self.steps.empty() ? 0 : self.steps.front().id, result.id);
+  const std::vector<Impl::Stepping>& stepping = self.steps.front().slices;
+  bool matches = stepping.size() == result.emitted.size();
+  for (size_t i = 0; matches && i < stepping.size(); ++i)
+    matches = stepping[i].id == result.emitted[i].request;
   if (!matches)
     return fail(Kind::peer, "step {}: expected tokens of its {} sequences, got {} others",
-                result.id, self.stepping.size(), result.emitted.size());
+                result.id, stepping.size(), result.emitted.size());
   std::vector<DecodeOutcome> outcomes;
-  for (size_t i = 0; i < self.stepping.size(); ++i) {
-    auto outcome = self.advance(self.stepping[i], result.emitted[i]);
+  for (size_t i = 0; i < stepping.size(); ++i) {
+    auto outcome = self.advance(stepping[i], result.emitted[i]);
     if (!outcome) continue;
     if (outcome->end) remove(outcome->id);
     outcomes.push_back(std::move(*outcome));
   }
-  self.step.reset();
+  self.steps.pop_front();
   return outcomes;
 }
 
 void DecodeScheduler::reset() {
   impl_->running.clear();
   impl_->order.clear();
-  impl_->step.reset();
-  impl_->stepping.clear();
+  impl_->steps.clear();
 }
 
 size_t DecodeScheduler::running() const {
   return impl_->running.size();
 }
-bool DecodeScheduler::step_in_flight() const {
-  return impl_->step.has_value();
+size_t DecodeScheduler::steps_in_flight() const {
+  return impl_->steps.size();
 }
 bool DecodeScheduler::contains(RequestId id) const {
   return impl_->running.contains(id);

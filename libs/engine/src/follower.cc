@@ -121,8 +121,8 @@ RankFollower::RankFollower(std::vector<std::string> states) : states_(std::move(
 
 void RankFollower::drop_all() {
   queue_.clear();
-  if (actions_.run) running_ = false;  // nobody has taken it
-  actions_.run.reset();
+  running_ -= actions_.runs.size();  // nobody has taken them
+  actions_.runs.clear();
   while (!expected_.empty()) stop_expecting(expected_.begin()->first);
 }
 
@@ -158,21 +158,23 @@ void RankFollower::on_command(const RankCommand& command) {
 }
 
 void RankFollower::advance() {
-  if (running_) return;
   if (resetting_) {
+    if (running_ > 0) return;
     actions_.reports.push_back(EpochReady{*resetting_});
     resetting_.reset();
   }
-  if (queue_.empty()) return;
-  running_ = true;
-  running_epoch_ = epoch_;
-  actions_.run = std::move(queue_.front());
-  queue_.erase(queue_.begin());
+  // What still runs of an earlier epoch ends first.
+  while (!queue_.empty() && running_ < kRunningMax && (running_ == 0 || running_epoch_ == epoch_)) {
+    ++running_;
+    running_epoch_ = epoch_;
+    actions_.runs.push_back(std::move(queue_.front()));
+    queue_.erase(queue_.begin());
+  }
 }
 
 void RankFollower::on_item_done(ItemResult result) {
-  KERN_ASSERT(running_, "item {} ends and none runs", result.id);
-  running_ = false;
+  KERN_ASSERT(running_ > actions_.runs.size(), "item {} ends and none runs", result.id);
+  --running_;
   if (running_epoch_ == epoch_ && !resetting_)
     actions_.reports.push_back(ItemDone{epoch_, std::move(result)});
   advance();

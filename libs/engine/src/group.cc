@@ -383,17 +383,20 @@ void DecodeGroupHead::Impl::item_done(int32_t rank, const ItemDone& report) {
   for (const auto& [generation, reason] : ends) end(generation, reason, {});
 }
 
+/// A sequence that ends with the step ahead is named by the one behind it too; its memory waits for
+/// that one (`last_item`).
 void DecodeGroupHead::Impl::plan() {
   if (!connected || !rest) return;
-  auto item = decode.plan(next_item);
-  if (!item) return;
-  for (const Slice& slice : item->slices)
-    sequences.at(running.at(slice.request)).last_item = next_item;
-  KERN_ASSERT(running.size() == decode.running(), "{} run, {} step", running.size(),
-              decode.running());
-  ++next_item;
-  ++counters.steps;
-  to_all_ranks(RunItem{epoch, std::move(*item)});
+  const size_t steps_max = options.feeds ? DecodeScheduler::kStepsMax : 1;
+  while (auto item = decode.plan(next_item, steps_max)) {
+    for (const Slice& slice : item->slices)
+      sequences.at(running.at(slice.request)).last_item = next_item;
+    KERN_ASSERT(running.size() == decode.running(), "{} run, {} step", running.size(),
+                decode.running());
+    ++next_item;
+    ++counters.steps;
+    to_all_ranks(RunItem{epoch, std::move(*item)});
+  }
 }
 
 void DecodeGroupHead::on_rank_report(int32_t rank, const RankReport& report, TimeNs) {

@@ -11,6 +11,8 @@
 namespace kern::engine {
 namespace {
 
+constexpr size_t kOutMax = 2;  ///< items that the executor has at most
+
 /// An item that the executor has and has not answered.
 struct Out {
   uint64_t id = 0;
@@ -47,12 +49,13 @@ struct UnifiedHead::Impl {
     return false;
   }
   void put(Item item) {
-    KERN_ASSERT(out.size() < 2, "item {} is a third", item.id);
+    KERN_ASSERT(out.size() < kOutMax, "item {} is a third", item.id);
     out.push_back({item.id, item.phase});
     items.push_back(std::move(item));
     ++next_item;
   }
   void pump();
+  void plan_step(size_t steps_max);
   void forget(RequestId id) {
     decode.remove(id);
     prefill.release(id);
@@ -80,20 +83,25 @@ Result<UnifiedHead> UnifiedHead::create(const UnifiedOptions& options) {
 void UnifiedHead::Impl::pump() {
   if (lost) return;
   // a step first: it is what clients wait for, and a chunk behind it keeps the executor busy
-  if (!is_out(Phase::decode)) {
-    if (auto step = decode.plan(next_item)) {
-      ++steps;
-      put(std::move(*step));
-    }
-  }
+  if (!is_out(Phase::decode)) plan_step(1);
   while (const PrefillJob* job = prefill.next()) {
     const RequestId id = job->id;
     if (!prefill.admit_next()) break;
     ledger.move_to(id, RequestState::prefilling);
     ledger.find(id)->cached_tokens = prefill.cached_tokens(id);
   }
-  if (!is_out(Phase::prefill))
+  if (!is_out(Phase::prefill) && out.size() < kOutMax)
     if (auto item = prefill.plan(next_item)) put(std::move(*item));
+  // or, where there is none, the next step
+  if (options.limits.feeds && is_out(Phase::decode) && out.size() < kOutMax)
+    plan_step(DecodeScheduler::kStepsMax);
+}
+
+void UnifiedHead::Impl::plan_step(size_t steps_max) {
+  auto step = decode.plan(next_item, steps_max);
+  if (!step) return;
+  ++steps;
+  put(std::move(*step));
 }
 
 void UnifiedHead::submit(Request request, TimeNs now) {

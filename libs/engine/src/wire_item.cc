@@ -10,7 +10,7 @@ static_assert(sizeof(Token) == 4 && sizeof(float) == 4);
 static_assert(sizeof(TokenLogprob) == 8 && std::is_trivially_copyable_v<TokenLogprob>);
 static_assert(sizeof(HandoffState::Segment) == 16);
 
-constexpr size_t kSliceBytesMin = 65;
+constexpr size_t kSliceBytesMin = 69;
 constexpr size_t kEmittedBytesMin = 21;
 constexpr size_t kStateBytesMin = 18;
 
@@ -38,6 +38,7 @@ void put(ByteWriter& out, const Slice& value) {
   out.put(value.start);
   out.put_vector(value.pages);
   out.put_vector(value.tokens);
+  out.put(value.fed_from);
   put_bool(out, value.emits);
   put(out, value.sampling);
   out.put(value.draw);
@@ -51,11 +52,12 @@ void get(ByteReader& in, const WireLimits& limits, Slice& value) {
   value.start = in.get<uint32_t>();
   value.pages = in.get_vector<uint32_t>(limits.pages_max);
   value.tokens = in.get_vector<Token>(limits.tokens_max);
+  value.fed_from = in.get<int32_t>();
   value.emits = get_bool(in);
   get(in, limits, value.sampling);
   value.draw = in.get<uint32_t>();
   value.top_logprobs = in.get<int32_t>();
-  if (value.tokens.empty()) in.fail_read();
+  if (value.tokens.empty() || value.fed_from < -1) in.fail_read();
 }
 
 void put(ByteWriter& out, const HandoffState& value) {

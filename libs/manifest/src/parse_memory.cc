@@ -202,8 +202,8 @@ void read_buffer(Reader& r, Json json, const At& at, Buffer& out) {
        {"bind", Need::nullable, "segments of the checkpoint, end to end; weights and sources",
         [&](Json v, const At& a) { read_bind(r, v, a, out.bind); }},
        {"fill", Need::nullable,
-        "the role by which a server fills or reads it; `snapshot`, and from `temperature` on all "
-        "but `tokens`, `count`, `error` are extensions",
+        "the role by which a server fills or reads it; `snapshot`, `fed_from`, and from "
+        "`temperature` on all but `tokens`, `count`, `error` are extensions",
         r.into(out.fill, read_fill)},
        {"domain", Need::nullable, "the values it may hold", r.into(out.domain, read_domain)},
        {"placement", Need::optional, "where a weight lies",

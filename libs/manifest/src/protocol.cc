@@ -66,6 +66,7 @@ class Deriver {
     service.groups_max = batch.groups;
     service.context_var = batch.context;
     service.emits = emits(program);
+    service.graph = program.graph;
     if (groups_max_ > 0 && batch.groups > groups_max_)
       problem(pointer, "{} groups, but var `{}` stops at {}", batch.groups, p_.groups_var,
               groups_max_);
@@ -167,6 +168,7 @@ class Deriver {
       case Fill::token:
       case Fill::position:
       case Fill::slot:
+      case Fill::fed_from:
         return "[rows]";
       case Fill::cu_seqlens:
         return "[groups + 1]";
@@ -201,6 +203,7 @@ class Deriver {
       case Fill::token:
       case Fill::position:
       case Fill::slot:
+      case Fill::fed_from:
         return buffer.shape.size() == 1 && rows();
       case Fill::valid:
         if (one && !buffer.shape[0].is_var()) out.along = Along::once;

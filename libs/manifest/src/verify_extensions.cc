@@ -7,8 +7,8 @@
 namespace kern::manifest {
 namespace {
 
-constexpr std::array<std::string_view, 7> kExtensions = {
-    "host", "snapshot", "sampling", "collectives", "meta", "series", "hand_on"};
+constexpr std::array<std::string_view, 8> kExtensions = {
+    "host", "snapshot", "feedback", "sampling", "collectives", "meta", "series", "hand_on"};
 
 /// The first place that needs each extension; empty where nothing does.
 class Needs {
@@ -33,6 +33,8 @@ std::string_view extension_of(Fill fill) {
   switch (fill) {
     case Fill::snapshot:
       return "snapshot";
+    case Fill::fed_from:
+      return "feedback";
     case Fill::temperature:
     case Fill::top_p:
     case Fill::top_k:

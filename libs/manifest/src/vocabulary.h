@@ -17,9 +17,9 @@ inline constexpr std::string_view kDtypes[] = {"bf16", "f16", "f32", "fp8e4m3", 
 inline constexpr std::string_view kKinds[] = {"input",  "output",    "inout", "weight",
                                               "source", "workspace", "carry", "peer"};
 inline constexpr std::string_view kFills[] = {
-    "token",    "position",    "valid", "slot",    "seq_len",    "cu_seqlens",  "blocks",
-    "snapshot", "temperature", "top_p", "top_k",   "min_p",      "seed",        "draw",
-    "tokens",   "count",       "error", "logprob", "top_tokens", "top_logprobs"};
+    "token",    "position", "valid",       "slot",  "seq_len", "cu_seqlens", "blocks",
+    "snapshot", "fed_from", "temperature", "top_p", "top_k",   "min_p",      "seed",
+    "draw",     "tokens",   "count",       "error", "logprob", "top_tokens", "top_logprobs"};
 inline constexpr std::string_view kDirections[] = {"in", "out", "inout"};
 inline constexpr std::string_view kAxes[] = {"rows", "groups", "ranks"};
 inline constexpr std::string_view kShardings[] = {"position", "heads"};

@@ -175,7 +175,8 @@ void GroupHeadNode::form() {
   hello.seqs_max = static_cast<uint32_t>(loaded_.limits.decode_seqs_max);
   hello.context_max = static_cast<uint32_t>(loaded_.limits.context_max);
   hello.states = describe_states(*loaded_.manifest);
-  auto head = engine::DecodeGroupHead::create({std::move(hello)});
+  auto head =
+      engine::DecodeGroupHead::create({.hello = std::move(hello), .feeds = loaded_.limits.feeds});
   if (!head) return fatal_(head.error());
   head_ = std::make_unique<engine::DecodeGroupHead>(std::move(*head));
   log_.info("{} ranks are here: {} pages and {} slots each, {} sequences a step", rank_count_,

@@ -42,6 +42,7 @@ bool is_known(const manifest::Filled& filled) {
     case Fill::token:
     case Fill::position:
     case Fill::slot:
+    case Fill::fed_from:
       return filled.along == Along::rows && filled.width == 1;
     case Fill::valid:
       return (filled.along == Along::rows && filled.width == 1) || filled.along == Along::once;
@@ -148,6 +149,7 @@ void InputFiller::fill_rows(const RoleBuffer& to, const Item& item) const {
     for (int64_t i = 0; i < tokens_of(slice); ++i, ++row) {
       int64_t value = 1;  // valid
       if (to.fill == Fill::token) value = slice.tokens[static_cast<size_t>(i)];
+      if (to.fill == Fill::fed_from) value = slice.fed_from;
       if (to.fill == Fill::position) value = int64_t{slice.start} + i;
       if (to.fill == Fill::slot)
         value = page_tokens_ == 0 ? 0 : token_slot(slice, int64_t{slice.start} + i);

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kern/base/checked.h"
+#include "kern/base/clock.h"
 #include "kern/base/file.h"
 #include "kern/engine/prefill.h"
 #include "kern/manifest/protocol.h"
@@ -61,6 +62,15 @@ runtime::Capacity capacity_of(const DaemonConfig& config, const manifest::Manife
   return c;
 }
 
+/// One a number of sequences of every program that may be captured, and at least what a runtime
+/// keeps by itself.
+size_t graphs_of(const manifest::Protocol& protocol) {
+  int64_t graphs = 0;
+  for (const manifest::Service& s : protocol.services)
+    if (s.graph) graphs += s.groups_max;
+  return std::max(runtime::Options{}.graphs_max, static_cast<size_t>(graphs));
+}
+
 }  // namespace
 
 Result<ReadManifest> read_manifest(const DaemonConfig& config) {
@@ -99,6 +109,7 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   options.gpu = config.gpu.value_or(0);
   options.multicast_is_off = config.multicast_is_off;
   options.read_back = read_back_of(*protocol);
+  options.graphs_max = graphs_of(*protocol);
   options.peers = peers;
   KERN_TRY(weights, safetensors::Catalog::open(config.weights));
   out.weights = std::make_unique<safetensors::Catalog>(std::move(weights));
@@ -115,6 +126,12 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   KERN_TRY(executor, RuntimeExecutor::create(*out.manifest, *out.runtime, executor_options));
   out.executor = std::move(executor);
   out.limits = out.executor->limits();
+  const SystemClock clock;
+  const TimeNs start = clock.now();
+  KERN_TRY(steps, out.executor->capture_steps());
+  if (steps > 0 && config.gpu)
+    log.info("{} steps captured in {:.2f} s", steps,
+             static_cast<double>(clock.now() - start) / kSecondNs);
   // A stage without paged state, or without recurrent state, sets no bound on that memory.
   if (protocol->page_tables.empty()) out.limits.pages = 0;
   if (protocol->line_tables.empty()) out.limits.slots = 0;

@@ -26,8 +26,8 @@ OneProcessNode::OneProcessNode(transport::IoContext& io, const Log& log, LoadedM
       io_(io),
       log_(log),
       head_(std::move(head)),
-      device_(*model.executor, recorder),
-      timer_(io) {}
+      timer_(io),
+      device_(*model.executor, recorder) {}
 
 OneProcessNode::~OneProcessNode() {
   *alive_ = false;
@@ -62,8 +62,7 @@ void OneProcessNode::pump() {
 }
 
 void OneProcessNode::run(engine::Item item) {
-  device_thread_.post([this, item = std::move(item)] {
-    Result<engine::ItemResult> result = device_.run(item);
+  device_.run(std::move(item), [this](Result<engine::ItemResult> result) {
     io_.post([this, alive = alive_, result = std::move(result)] {
       if (*alive) finished(result);
     });

@@ -6,11 +6,11 @@
 #include <memory>
 
 #include "backend.h"
+#include "device_queue.h"
 #include "kern/base/log.h"
 #include "kern/engine/unified.h"
 #include "kern/transport/io.h"
 #include "loading.h"
-#include "worker.h"
 
 namespace kern::node {
 
@@ -45,12 +45,11 @@ class OneProcessNode : public EngineBackend {
   transport::IoContext& io_;
   const Log& log_;
   engine::UnifiedHead head_;
-  StageDevice device_;
   transport::Timer timer_;
   bool pumping_ = false, again_ = false;
   std::function<void(const Error&)> fatal_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  Worker device_thread_;  // last: its jobs use the rest
+  DeviceQueue device_;  // last: its jobs use the rest
 };
 
 }  // namespace kern::node

@@ -24,13 +24,12 @@ RankShell::RankShell(transport::IoContext& io, const Log& log, RuntimeExecutor& 
                      RankShellOptions options)
     : io_(io),
       log_(log),
-      executor_(executor),
-      recorder_(recorder),
       options_(std::move(options)),
       states_(describe_states(*options_.manifest)),
       follower_(names_of(states_)),
       broken_timer_(io),
-      receiver_(io, receiver_options()) {
+      receiver_(io, receiver_options()),
+      device_(executor, recorder) {
   transport::ListenerOptions o;
   o.terms = terms(transport::Purpose::parts);
   o.accepted = [this](transport::Connection c) { receiver_.add(std::move(c)); };
@@ -138,7 +137,7 @@ void RankShell::part_done(const transport::PartHead& head, bool good) {
 void RankShell::on_command(const engine::RankCommand& command) {
   if (const auto* reset = std::get_if<engine::ResetEpoch>(&command)) begin_epoch(reset->epoch);
   follower_.on_command(command);
-  if (std::holds_alternative<engine::ResetEpoch>(command)) drop_broken_item();
+  if (std::holds_alternative<engine::ResetEpoch>(command)) drop_broken_items();
   act();
 }
 
@@ -148,13 +147,13 @@ void RankShell::on_head_lost() {
   ready_.reset();
   broken_timer_.cancel();
   follower_.on_head_lost();
-  drop_broken_item();
+  drop_broken_items();
   act();
 }
 
-void RankShell::drop_broken_item() {
-  if (!pending_done_) return;
-  follower_.on_item_done(*std::exchange(pending_done_, std::nullopt));
+void RankShell::drop_broken_items() {
+  for (engine::ItemResult& one : std::exchange(pending_done_, {}))
+    follower_.on_item_done(std::move(one));
 }
 
 void RankShell::begin_epoch(engine::Epoch epoch) {
@@ -186,7 +185,7 @@ void RankShell::on_peers(const EpochPeers& peers) {
   o.peer_timeout = options_.peer_timeout;
   auto port = std::make_shared<transport::ListenSocket>(std::move(*mesh_port_));
   mesh_port_.reset();
-  device_thread_.post([this, o, port, epoch = peers.epoch] {
+  device_.post([this, o, port, epoch = peers.epoch] {
     auto mesh = transport::Mesh::join(std::move(*port), o);
     std::string why = mesh ? "" : mesh.error().text();
     if (mesh) options_.mesh->set(std::move(*mesh));
@@ -220,40 +219,35 @@ void RankShell::act() {
       options_.report(report);
   }
   report_if_ready();
-  if (actions.run) start(std::move(*actions.run));
+  for (engine::Item& item : actions.runs) start(std::move(item));
 }
 
 void RankShell::start(engine::Item item) {
-  device_thread_.post([this, item = std::move(item)] {
-    const TimeNs begin = clock_.now();
-    Result<engine::ItemResult> result = executor_.run(item);
-    const TimeNs end = clock_.now();
-    recorder_.add({"device", "run", item.id, begin, end});
-    times_.busy += end - begin;
-    ++times_.items;
-    times_.rows += item.slices.size();
-    io_.post([this, alive = alive_, item, result = std::move(result)] {
-      if (*alive) finished(item, result);
+  const uint64_t id = item.id;
+  device_.run(std::move(item), [this, id](Result<engine::ItemResult> result) {
+    io_.post([this, alive = alive_, id, result = std::move(result)] {
+      if (*alive) finished(id, result);
     });
   });
 }
 
-void RankShell::finished(const engine::Item& item, Result<engine::ItemResult> result) {
+void RankShell::finished(uint64_t id, Result<engine::ItemResult> result) {
   if (result) {
     follower_.on_item_done(std::move(*result));
     return act();
   }
   if (result.error().kind != Kind::peer) return options_.device_lost(result.error());
-  log_.warn("step {}: {}", item.id, result.error().text());
-  if (reported_ && epoch_) {
-    // As in a stage: the epoch is over, and the reset that says so is on its way.
-    reported_ = false;
+  log_.warn("step {}: {}", id, result.error().text());
+  if ((reported_ && epoch_) || !pending_done_.empty()) {
+    // As in a stage: the epoch is over, and the reset that says so is on its way. The step behind a
+    // broken one ends with it.
+    pending_done_.push_back({id, {}});
+    if (!std::exchange(reported_, false)) return;
     ready_.reset();
-    pending_done_ = engine::ItemResult{item.id, {}};
     broken_timer_.after(kResetGrace, [this, why = result.error().text()] { options_.broken(why); });
     return;
   }
-  follower_.on_item_done(engine::ItemResult{item.id, {}});
+  follower_.on_item_done(engine::ItemResult{id, {}});
   act();
 }
 

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "device_queue.h"
 #include "kern/base/log.h"
 #include "kern/engine/follower.h"
 #include "kern/node/handoff.h"
@@ -21,8 +22,6 @@
 #include "kern/trace/recorder.h"
 #include "kern/transport/connect.h"
 #include "kern/transport/parts.h"
-#include "stage_device.h"
-#include "worker.h"
 
 namespace kern::node {
 
@@ -55,7 +54,7 @@ class RankShell {
   void on_peers(const EpochPeers& peers);
   void on_head_lost();
   bool idle() const { return !follower_.running() && follower_.expected() == 0; }
-  const DeviceTimes& times() const { return times_; }
+  const DeviceTimes& times() const { return device_.times(); }
   const transport::PartReceiverCounters& parts() const { return receiver_.counters(); }
 
  private:
@@ -69,10 +68,10 @@ class RankShell {
 
   void begin_epoch(engine::Epoch epoch);
   void report_if_ready();
-  void drop_broken_item();
+  void drop_broken_items();
   void act();
   void start(engine::Item item);
-  void finished(const engine::Item& item, Result<engine::ItemResult> result);
+  void finished(uint64_t id, Result<engine::ItemResult> result);
   Expecting expect(const transport::PartHead& head);
   transport::Destination destination(const engine::HandoffState& state,
                                      const transport::PartHead& head, const engine::Place& to,
@@ -84,17 +83,13 @@ class RankShell {
 
   transport::IoContext& io_;
   const Log& log_;
-  RuntimeExecutor& executor_;
-  trace::Recorder& recorder_;
   RankShellOptions options_;
   std::vector<engine::HandoffState> states_;
   engine::RankFollower follower_;
-  DeviceTimes times_;
-  SystemClock clock_;
   std::optional<engine::Epoch> epoch_;
   std::optional<transport::ListenSocket> mesh_port_;  ///< announced, not joined yet
   std::optional<engine::EpochReady> ready_;           ///< of the engine, waiting for the mesh
-  std::optional<engine::ItemResult> pending_done_;    ///< of an item whose mesh broke
+  std::vector<engine::ItemResult> pending_done_;      ///< of items whose mesh broke
   bool joined_ = false, reported_ = false;
   transport::Timer broken_timer_;
   Throttle refusals_;
@@ -102,7 +97,7 @@ class RankShell {
   transport::PartReceiver receiver_;
   std::unique_ptr<transport::Listener> parts_listener_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  Worker device_thread_;  // last: its jobs use the rest
+  DeviceQueue device_;  // last: its jobs use the rest
 };
 
 }  // namespace kern::node

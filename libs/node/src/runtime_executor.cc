@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <deque>
 #include <limits>
 
 #include "input_filler.h"
@@ -84,6 +85,7 @@ Result<ExecutorLimits> limits_of(const Verified& manifest, const Protocol& proto
   limits.context_max = to_int32(context);
   if (const manifest::Filled* top = protocol.output(Fill::top_tokens); top != nullptr)
     limits.top_logprobs_max = to_int32(top->width);
+  limits.feeds = protocol.input(Fill::fed_from) != nullptr;
   limits.recurrent = std::any_of(
       manifest->states.begin(), manifest->states.end(),
       [](const manifest::State& s) { return s.size == manifest::State::Size::per_seq; });
@@ -155,6 +157,20 @@ struct RuntimeExecutor::State {
       if (out.fill == fill) return &out;
     return nullptr;
   }
+  /// Of an item that was started, what its result is made of.
+  struct Started {
+    uint64_t id = 0;
+    std::string program;
+    struct Row {
+      engine::RequestId request;
+      int32_t top_logprobs = -1;
+      bool emits = false;
+    };
+    std::vector<Row> rows;  ///< by slice
+  };
+  std::deque<Started> started;
+  int64_t step_rows = 0;  ///< of the last step started: whose tokens the next one may take
+
   const Service* service_for(const Item& item) const {
     const auto seqs = static_cast<int64_t>(item.slices.size());
     return item.phase == Phase::prefill ? protocol.for_prompts(seqs, rows_of(item))
@@ -162,8 +178,9 @@ struct RuntimeExecutor::State {
   }
   Result<void> check(const Item& item) const;
   Result<void> prepare_states(const Item& item);
-  Result<void> run_service(const Service& service, const Item& item);
-  engine::Emitted emitted(const Slice& slice, int64_t group) const;
+  Result<void> check_fed(const Item& item) const;
+  Result<void> launch(const Service& service, const Item& item);
+  engine::Emitted emitted(const Started::Row& row, int64_t group) const;
 };
 
 Result<void> RuntimeExecutor::State::check(const Item& item) const {
@@ -179,7 +196,22 @@ Result<void> RuntimeExecutor::State::check(const Item& item) const {
   if (!prefill && rows != seqs)
     return fail(Kind::caller, "item {}: {} rows for {} sequences of a decode step", item.id, rows,
                 seqs);
+  KERN_TRY_VOID(check_fed(item));
   return filler.check(item);
+}
+
+Result<void> RuntimeExecutor::State::check_fed(const Item& item) const {
+  for (const Slice& slice : item.slices) {
+    if (slice.fed_from < 0) continue;
+    if (!limits.feeds || item.phase != Phase::decode)
+      return fail(Kind::caller, "item {}: request {} is fed a token of the step before, which {}",
+                  item.id, slice.request.value(),
+                  limits.feeds ? "a prompt is not" : "this manifest does not keep");
+    if (slice.fed_from >= step_rows)
+      return fail(Kind::caller, "item {}: request {} is fed by row {} of a step of {}", item.id,
+                  slice.request.value(), slice.fed_from, step_rows);
+  }
+  return {};
 }
 
 Result<void> RuntimeExecutor::State::prepare_states(const Item& item) {
@@ -191,7 +223,7 @@ Result<void> RuntimeExecutor::State::prepare_states(const Item& item) {
   return {};
 }
 
-Result<void> RuntimeExecutor::State::run_service(const Service& service, const Item& item) {
+Result<void> RuntimeExecutor::State::launch(const Service& service, const Item& item) {
   int64_t context = 0;
   for (const Slice& slice : item.slices)
     context = std::max(context, int64_t{slice.start} + static_cast<int64_t>(slice.tokens.size()));
@@ -203,17 +235,12 @@ Result<void> RuntimeExecutor::State::run_service(const Service& service, const I
   set(protocol.rows_var, rows_of(item));
   set(protocol.groups_var, static_cast<int64_t>(item.slices.size()));
   set(service.context_var, context);
-  KERN_TRY_VOID(runtime.run(service.program, std::span(vars).first(count)));
-  if (const RoleBuffer* error = output(Fill::error); error != nullptr)
-    if (const int64_t word = read_integer(*error, 0); word != 0)
-      return fail(Kind::device, "item {}: program `{}` reports error {}", item.id, service.program,
-                  word);
-  return {};
+  return runtime.launch(service.program, std::span(vars).first(count));
 }
 
-engine::Emitted RuntimeExecutor::State::emitted(const Slice& slice, int64_t group) const {
+engine::Emitted RuntimeExecutor::State::emitted(const Started::Row& row, int64_t group) const {
   engine::Emitted out;
-  out.request = slice.request;
+  out.request = row.request;
   const RoleBuffer* tokens = output(Fill::tokens);
   const int64_t token = read_integer(*tokens, (group + 1) * tokens->width - 1);
   out.failed = token < 0;
@@ -223,7 +250,7 @@ engine::Emitted RuntimeExecutor::State::emitted(const Slice& slice, int64_t grou
   const RoleBuffer* top = output(Fill::top_tokens);
   const RoleBuffer* top_logprobs = output(Fill::top_logprobs);
   if (top == nullptr || top_logprobs == nullptr || out.failed) return out;
-  const int64_t wanted = std::min<int64_t>(slice.top_logprobs, top->width);
+  const int64_t wanted = std::min<int64_t>(row.top_logprobs, top->width);
   for (int64_t i = 0; i < wanted; ++i)
     out.top.push_back({static_cast<engine::Token>(read_integer(*top, group * top->width + i)),
                        read_at<float>(top_logprobs->data, group * top_logprobs->width + i)});
@@ -265,21 +292,78 @@ std::span<const Crossing> RuntimeExecutor::sent() const {
 }
 
 Result<ItemResult> RuntimeExecutor::run(const Item& item) {
-  KERN_TRY_VOID(state_->check(item));
-  const Service* service = state_->service_for(item);
+  KERN_ASSERT(state_->started.empty(), "item {} runs beside {} others", item.id,
+              state_->started.size());
+  KERN_TRY_VOID(start(item));
+  return finish();
+}
+
+size_t RuntimeExecutor::started() const {
+  return state_->started.size();
+}
+
+Result<void> RuntimeExecutor::start(const Item& item) {
+  State& self = *state_;
+  KERN_ASSERT(self.started.size() < kStartedMax, "item {} is one too many", item.id);
+  KERN_TRY_VOID(self.check(item));
+  const Service* service = self.service_for(item);
   if (service == nullptr)
     return fail(Kind::caller, "item {}: no program takes {} sequences of {} rows", item.id,
                 item.slices.size(), rows_of(item));
-  KERN_TRY_VOID(state_->prepare_states(item));
-  state_->filler.fill(item);
-  KERN_TRY_VOID(state_->run_service(*service, item));
+  KERN_TRY_VOID(self.prepare_states(item));
+  KERN_TRY_VOID(self.runtime.wait_inputs());
+  self.filler.fill(item);
+  KERN_TRY_VOID(self.launch(*service, item));
+  // Outputs of an older item are still unread: `finish` brings these back once they are read.
+  if (self.started.empty()) KERN_TRY_VOID(self.runtime.read_back());
+  State::Started& one = self.started.emplace_back();
+  one.id = item.id;
+  one.program = service->program;
+  for (const Slice& slice : item.slices)
+    one.rows.push_back({slice.request, slice.top_logprobs, slice.emits});
+  if (item.phase == Phase::decode) self.step_rows = rows_of(item);
+  return {};
+}
+
+Result<bool> RuntimeExecutor::is_done() {
+  if (state_->started.empty()) return true;
+  return state_->runtime.outputs_are_here();
+}
+
+Result<ItemResult> RuntimeExecutor::finish() {
+  State& self = *state_;
+  KERN_ASSERT(!self.started.empty(), "nothing was started");
+  const State::Started one = std::move(self.started.front());
+  self.started.pop_front();
+  KERN_TRY_VOID(self.runtime.wait_outputs());
+  if (const RoleBuffer* error = self.output(Fill::error); error != nullptr)
+    if (const int64_t word = read_integer(*error, 0); word != 0)
+      return fail(Kind::device, "item {}: program `{}` reports error {}", one.id, one.program,
+                  word);
   ItemResult result;
-  result.id = item.id;
-  if (state_->output(Fill::tokens) == nullptr) return result;
-  for (size_t g = 0; g < item.slices.size(); ++g)
-    if (item.slices[g].emits)
-      result.emitted.push_back(state_->emitted(item.slices[g], static_cast<int64_t>(g)));
+  result.id = one.id;
+  if (self.output(Fill::tokens) != nullptr)
+    for (size_t g = 0; g < one.rows.size(); ++g)
+      if (one.rows[g].emits)
+        result.emitted.push_back(self.emitted(one.rows[g], static_cast<int64_t>(g)));
+  if (!self.started.empty()) KERN_TRY_VOID(self.runtime.read_back());
   return result;
+}
+
+Result<int64_t> RuntimeExecutor::capture_steps() {
+  State& self = *state_;
+  int64_t captured = 0;
+  for (int64_t seqs = 1; seqs <= self.limits.decode_seqs_max; ++seqs) {
+    const Service* service = self.protocol.choose(seqs, 1);
+    if (service == nullptr || !service->rows_each || !service->graph ||
+        !service->context_var.empty())
+      continue;
+    const runtime::VarValue vars[] = {{self.protocol.rows_var, seqs},
+                                      {self.protocol.groups_var, seqs}};
+    KERN_TRY_VOID(self.runtime.capture(service->program, vars));
+    ++captured;
+  }
+  return captured;
 }
 
 }  // namespace kern::node

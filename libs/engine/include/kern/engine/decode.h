@@ -1,9 +1,11 @@
 #pragma once
-/// Turns running sequences into decode steps of one token each, one step in flight, and says when
-/// an answer ends. With more sequences than a step holds, the ones that waited longest go first.
-/// A row that failed ends its own sequence and no other.
-/// Thread safety: one thread. Determinism: same calls, same items.
-/// Does not: own memory; the caller frees a sequence's place after it has ended.
+/// Turns running sequences into decode steps of one token each, and says when an answer ends. One
+/// step is in flight, or two: the second takes tokens of the first that nobody has read yet. A
+/// sequence that turns out to have ended with the first has a row in the second all the same, whose
+/// outcome is dropped. With more sequences than a step holds, the ones that waited longest go
+/// first. A row that failed ends its own sequence and no other. Thread safety: one thread.
+/// Determinism: same calls, same items. Does not: own memory; the caller frees a sequence's place
+/// after it has ended.
 
 #include <cstdint>
 #include <memory>
@@ -53,15 +55,19 @@ class DecodeScheduler {
   void add(DecodeSequence sequence);
   /// A step in flight still names the sequence; its outcome is dropped.
   void remove(RequestId id);
-  /// The next step under this item id, or nothing: no sequence, or a step is in flight.
-  std::optional<Item> plan(uint64_t item_id);
-  /// The outcomes of the step in flight; a result that does not answer that step is kind peer.
+  /// The next step under this item id, or nothing: no sequence that goes on for certain, or as many
+  /// steps in flight as may be. Behind another step it is planned only where the executor feeds
+  /// tokens (ExecutorLimits::feeds).
+  std::optional<Item> plan(uint64_t item_id, size_t steps_max = 1);
+  /// The outcomes of the oldest step in flight; a result that does not answer that step is kind
+  /// peer.
   Result<std::vector<DecodeOutcome>> on_result(const ItemResult& result);
-  /// Forgets every sequence and the step in flight.
+  /// Forgets every sequence and the steps in flight.
   void reset();
 
   size_t running() const;
-  bool step_in_flight() const;
+  size_t steps_in_flight() const;
+  static constexpr size_t kStepsMax = 2;
   bool contains(RequestId id) const;
 
  private:

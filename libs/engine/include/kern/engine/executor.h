@@ -16,6 +16,7 @@ struct ExecutorLimits {
   int32_t page_tokens = 64;
   int32_t top_logprobs_max = 0;
   bool recurrent = true;  ///< whether there are per-sequence states
+  bool feeds = false;     ///< whether a step may take tokens of the step before (Slice::fed_from)
   uint32_t pages = 0;     ///< page 0 included
   uint32_t slots = 0;     ///< slot 0 included
 };

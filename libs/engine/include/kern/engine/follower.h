@@ -66,13 +66,16 @@ class StageFollower {
   Actions actions_;
 };
 
-/// Runs items in order and keeps the ledger of parts that may land.
+/// Runs items in order, the second started before the first has ended, and keeps the ledger of
+/// parts that may land.
 class RankFollower {
  public:
-  /// `revoked`: hand-offs whose place may be given away from now on; a part of theirs that is still
-  /// coming in must not be written any more.
+  /// Most items that are started and have not ended.
+  static constexpr size_t kRunningMax = 2;
+  /// `runs`: items to start, in this order. `revoked`: hand-offs whose place may be given away from
+  /// now on; a part of theirs that is still coming in must not be written any more.
   struct Actions {
-    std::optional<Item> run;
+    std::vector<Item> runs;
     std::vector<std::pair<RequestId, Generation>> revoked;
     std::vector<RankReport> reports;
   };
@@ -86,6 +89,7 @@ class RankFollower {
   explicit RankFollower(std::vector<std::string> states);
 
   void on_command(const RankCommand& command);
+  /// The oldest item that was started has ended.
   void on_item_done(ItemResult result);
   /// The link to rank 0 broke: as a reset that nobody waits for.
   void on_head_lost();
@@ -99,7 +103,7 @@ class RankFollower {
   void on_part(const PartHeader& header, bool good);
   Actions take_actions();
 
-  bool running() const { return running_; }
+  bool running() const { return running_ > 0; }
   size_t expected() const { return expected_.size(); }
 
  private:
@@ -115,7 +119,7 @@ class RankFollower {
   std::vector<std::string> states_;
   Epoch epoch_ = 0;
   std::optional<Epoch> resetting_;
-  bool running_ = false;
+  size_t running_ = 0;
   Epoch running_epoch_ = 0;
   std::vector<Item> queue_;
   std::map<Generation, Expected> expected_;

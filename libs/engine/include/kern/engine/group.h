@@ -20,7 +20,8 @@
 namespace kern::engine {
 
 struct GroupOptions {
-  GroupHello hello;                           ///< what this group says of itself; also its geometry
+  GroupHello hello;    ///< what this group says of itself; also its geometry
+  bool feeds = false;  ///< ExecutorLimits::feeds of every rank: a step is planned behind another
   TimeNs fill_within_max = 3600 * kSecondNs;  ///< no grant waits longer, whatever an Ask says
 };
 

@@ -21,9 +21,12 @@ struct Slice {
   uint32_t start = 0;           ///< position of the first token
   std::vector<uint32_t> pages;  ///< the sequence's page table, from position 0
   std::vector<Token> tokens;    ///< fed in this item, at least one
-  bool emits = false;           ///< whether the last row's next token is wanted
-  Sampling sampling;            ///< of the emitted token
-  uint32_t draw = 0;            ///< index of the emitted token in the answer
+  /// Of a step: the slice of the step before whose token this one takes, before anybody has read
+  /// it; its own is 0 then. -1: takes its own.
+  int32_t fed_from = -1;
+  bool emits = false;  ///< whether the last row's next token is wanted
+  Sampling sampling;   ///< of the emitted token
+  uint32_t draw = 0;   ///< index of the emitted token in the answer
   int32_t top_logprobs = -1;
 };
 

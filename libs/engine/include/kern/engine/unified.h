@@ -1,11 +1,12 @@
 #pragma once
 /// The head of a one-process server: prompts and decode on one pool and one executor. At most one
 /// prefill item and one decode step wait for the executor, which runs them in order, so that decode
-/// goes on between the chunks of a long prompt.
-/// The shell loop: call a method with an event, then take items (run them in order, bring each
-/// result to on_result) and events (send them to clients). `tick` passes time; call it at
-/// `wake_at`.
-/// Thread safety: one thread. Determinism: same calls, same answers; time only decides deadlines.
+/// goes on between the chunks of a long prompt; without prompts two steps do, where the second can
+/// be fed the tokens of the first. What a step in flight still names may be given away all the
+/// same: whoever gets it comes later in that order. The shell loop: call a method with an event,
+/// then take items (run them in order, bring each result to on_result) and events (send them to
+/// clients). `tick` passes time; call it at `wake_at`. Thread safety: one thread. Determinism: same
+/// calls, same answers; time only decides deadlines.
 
 #include <memory>
 #include <optional>

@@ -63,6 +63,7 @@ struct Service {
   int64_t rows_max = 0;              ///< in all
   std::string context_var;           ///< empty when there is none
   bool emits = false;                ///< writes an output whose fill is `tokens`
+  bool graph = false;                ///< may be captured, once for each assignment of its vars
 };
 
 struct Protocol {

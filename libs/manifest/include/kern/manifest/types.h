@@ -82,6 +82,8 @@ enum class Fill : uint8_t {
   blocks,
   // inputs, extension `snapshot`
   snapshot,
+  // inputs, extension `feedback`
+  fed_from,
   // inputs, extension `sampling`
   temperature,
   top_p,

@@ -55,8 +55,22 @@ class RuntimeExecutor final : public engine::Executor {
   std::span<const Crossing> sent() const;
 
   /// Zeroes and copies, fills, runs, reads. Kind caller, with nothing run, when the item does not
-  /// fit the program, its pages or its slots.
+  /// fit the program, its pages or its slots. `start` and `finish`, with nothing else started.
   Result<engine::ItemResult> run(const engine::Item& item) override;
+
+  /// The same in halves, so that an item is started before the one ahead of it has ended: at most
+  /// `kStartedMax` at once, finished in the order of their start. What crosses to another process
+  /// is no part of this: a stage runs its items.
+  static constexpr size_t kStartedMax = 2;
+  Result<void> start(const engine::Item& item);
+  /// Whether `finish` of the oldest would not wait.
+  Result<bool> is_done();
+  Result<engine::ItemResult> finish();
+  size_t started() const;
+
+  /// Captures every step of the limits (a number of sequences each) where the manifest lets them be
+  /// captured and nothing but that number tells them apart; how many there are.
+  Result<int64_t> capture_steps();
 
  private:
   struct State;
