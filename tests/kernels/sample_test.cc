@@ -110,6 +110,19 @@ TEST_CASE("filters keep the likeliest tokens only", "[kernels][sample]") {
   CHECK(tokens(min_p) == I32{1, 2, 3});
 }
 
+TEST_CASE("equal tokens are kept from the lowest on, and drawn evenly", "[kernels][sample]") {
+  const int vocab = 2000, count = 400;
+  Settings settings;
+  settings.temperature = 0.7F;
+  settings.top_p = 0.5F;
+  int below = 0;
+  for (const auto& [token, times] : draws(F32(vocab, 3.0F), settings, count)) {
+    CHECK(token < vocab / 2);
+    below += token < vocab / 4 ? times : 0;
+  }
+  CHECK(std::fabs(below - count / 2) < 4.5 * std::sqrt(count / 4.0));
+}
+
 TEST_CASE("a draw depends on the row, its seed and its number alone", "[kernels][sample]") {
   kern::Prng prng(1);
   const size_t vocab = 300;

@@ -1,17 +1,20 @@
 // The next token of each sequence, with its log probability and the likeliest alternatives.
 //
 // kern_sample, per sequence:
-//   temperature 0: the largest logit, the lower index among equals. Otherwise over logits /
-//   temperature: keep the top_k largest (0: all), of those the shortest prefix whose share of the
-//   kept mass reaches top_p, of those the ones of at least min_p times the largest probability;
-//   draw one with u = bits(seed, draw) / 2^53, the candidates largest first (lower index among
-//   equals). logprob = log softmax of the raw logits at the token; top_* the `top` largest logits
-//   likewise. in f32 [seqs, vocab] logits; in f32 [seqs] temperature; in f32 [seqs] top_p; in i32
-//   [seqs] top_k; in f32 [seqs] min_p; in i64 [seqs] seed; in i32 [seqs] draw; out i32 [seqs]
-//   token; out f32 [seqs] logprob; out i32 [seqs, top] top_tokens; out f32 [seqs, top]
-//   top_logprobs; out i32 [seqs, vocab] order (work space); i32 vocab, top, seqs
+//   temperature 0: the largest logit, the lower index among equals. Otherwise a candidate weighs
+//   e^((logit - largest) * (1 / temperature)), as a whole number of 2^-44: keep the top_k largest
+//   (0: all), of those the shortest prefix whose share of the kept mass reaches top_p, of those the
+//   ones of at least min_p times the largest probability; draw one with u = bits(seed, draw) /
+//   2^53, the candidates largest first (lower index among equals). logprob = log softmax of the raw
+//   logits at the token; top_* the `top` largest logits likewise. in f32 [seqs, vocab] logits; in
+//   f32 [seqs] temperature; in f32 [seqs] top_p; in i32 [seqs] top_k; in f32 [seqs] min_p; in i64
+//   [seqs] seed; in i32 [seqs] draw; out i32 [seqs] token; out f32 [seqs] logprob; out i32 [seqs,
+//   top] top_tokens; out f32 [seqs, top] top_logprobs; out i32 [seqs, vocab] order (work space);
+//   i32 vocab, top, seqs
 // grid: [any, 1, 1], the sequences are divided over it. shared: 0.
-// Rounding points: probabilities and their sums are f64, from f32 logits.
+// vocab is at most 400,000.
+// Rounding points: weights are f64, then whole numbers, whose sums no order changes. The raw
+// softmax's sum is f64.
 // A row with a NaN or +infinity gives token -1, logprobs 0 and top_tokens -1.
 // The result depends on the row and its own settings: equal seed and draw, equal token.
 
@@ -72,13 +75,13 @@ class Row {
     return order_[i];
   }
 
-  /// e^((logit - largest) / temperature).
-  double weight(int64_t token, double temperature) const {
-    return std::exp((static_cast<double>(logits_[token]) - logits_[most_]) / temperature);
+  /// e^((logit - largest) * per_temperature).
+  double weight(int64_t token, double per_temperature) const {
+    return std::exp((static_cast<double>(logits_[token]) - logits_[most_]) * per_temperature);
   }
-  double total(double temperature) const {
+  double total() const {
     double sum = 0;
-    for (int64_t i = 0; i < vocab_; ++i) sum += weight(i, temperature);
+    for (int64_t i = 0; i < vocab_; ++i) sum += weight(i, 1);
     return sum;
   }
   float logprob(int32_t token, double log_total) const {
@@ -92,38 +95,41 @@ class Row {
   bool broken_ = false;
 };
 
-/// How many of the largest tokens may be drawn, and their summed weight.
-struct Kept {
-  int64_t count;
-  double mass;
-};
+/// A weight in whole units: 2^44 for the largest logit, so that 400,000 of them stay below 2^63.
+uint64_t units(double weight) {
+  return static_cast<uint64_t>(std::llrint(weight * 0x1p44));
+}
 
-Kept keep(Row& row, const Settings& s, int64_t vocab) {
-  int64_t limit = s.top_k > 0 ? std::min(s.top_k, vocab) : vocab;
-  double mass = 0;
-  if (limit == vocab)
-    mass = row.total(s.temperature);
-  else
-    for (int64_t i = 0; i < limit; ++i) mass += row.weight(row.at(i), s.temperature);
-  Kept kept{0, 0};
-  for (int64_t i = 0; i < limit; ++i) {
-    const double weight = row.weight(row.at(i), s.temperature);
-    if (i > 0 && (weight < s.min_p || kept.mass >= s.top_p * mass)) break;
-    if (i > 0 && weight == 0) break;
-    kept = {i + 1, kept.mass + weight};
+/// The summed weight of the tokens that may be drawn, which are the largest.
+uint64_t kept_mass(Row& row, const Settings& s, double per_temperature, int64_t vocab) {
+  const int64_t limit = s.top_k > 0 ? std::min(s.top_k, vocab) : vocab;
+  uint64_t whole = 0;
+  for (int64_t i = 0; i < limit; ++i)
+    whole += units(row.weight(limit < vocab ? row.at(i) : i, per_temperature));
+  const double needed = static_cast<double>(s.top_p) * static_cast<double>(whole);
+  uint64_t goal = whole;
+  if (needed < static_cast<double>(whole))
+    goal = needed > 1 ? static_cast<uint64_t>(std::ceil(needed)) : 1;
+  uint64_t kept = units(1);  // the largest, in any case
+  for (int64_t i = 1; i < limit && kept < goal; ++i) {
+    const double weight = row.weight(row.at(i), per_temperature);
+    if (weight < s.min_p || units(weight) == 0) break;
+    kept += units(weight);
   }
   return kept;
 }
 
 int32_t choose(Row& row, const Settings& s, int64_t vocab) {
   if (!(s.temperature > 0)) return row.most();
-  const Kept kept = keep(row, s, vocab);
-  double left = uniform(s.seed, s.draw) * kept.mass;
-  for (int64_t i = 0; i + 1 < kept.count; ++i) {
-    left -= row.weight(row.at(i), s.temperature);
-    if (left < 0) return row.at(i);
+  const double per_temperature = 1 / static_cast<double>(s.temperature);
+  const uint64_t kept = kept_mass(row, s, per_temperature, vocab);
+  const double passed = uniform(s.seed, s.draw) * static_cast<double>(kept);
+  const uint64_t goal = std::min(static_cast<uint64_t>(passed) + 1, kept);
+  uint64_t mass = 0;
+  for (int64_t i = 0;; ++i) {
+    mass += units(row.weight(row.at(i), per_temperature));
+    if (mass >= goal) return row.at(i);
   }
-  return row.at(kept.count - 1);
 }
 
 }  // namespace
@@ -157,7 +163,7 @@ extern "C" void kern_sample(const kern_block* where, void* const* raw) {
                       {temperature[s], top_p[s], top_k[s], min_p[s], static_cast<uint64_t>(seed[s]),
                        static_cast<uint32_t>(draw[s])},
                       vocab);
-    const double log_total = std::log(row.total(1.0));
+    const double log_total = std::log(row.total());
     logprob[s] = row.logprob(token[s], log_total);
     for (int64_t i = 0; i < top; ++i) {
       top_tokens[s * top + i] = row.at(i);

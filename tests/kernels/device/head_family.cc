@@ -161,6 +161,23 @@ void sample_checks(Suite& suite) {
     sample(c, normal(c.prng, settings.size() * vocab, 0.05), settings, 20);
     sample(c, F32(settings.size() * vocab, 2.0F), settings, 20);  // all equal: order by token alone
   });
+  suite.check("head sample: a whole vocabulary shares the mass", [&](Check& c) {
+    const size_t vocab = suite.is_small() ? 9000 : 163840;
+    std::vector<Settings> settings;
+    for (int i = 0; i < 8; ++i)
+      settings.push_back({i % 2 == 0 ? 1.0F : 0.7F, i % 4 < 2 ? 0.95F : 1.0F,
+                          i < 6 ? 0 : static_cast<int32_t>(vocab) - 77, 0, i, i * 31});
+    F32 logits = normal(c.prng, settings.size() * vocab, 3);
+    sample(c, logits, settings, 20);
+    for (float& logit : logits) logit = widen(narrow(logit / 300));  // near 0, many equal
+    sample(c, logits, settings, 20);
+    for (float& logit : logits) logit = c.prng.below(2) == 0 ? 1.5F : -2.0F;  // two heaps
+    sample(c, logits, settings, 20);
+    for (float& logit : logits) logit = static_cast<float>(c.prng.below(3)) * 1e-6F + 7;
+    for (size_t s = 0; s < settings.size(); ++s) logits[s * vocab + 5] = 12;  // one far above
+    logits[6 * vocab + 1] = -kInf, logits[7 * vocab + 3] = -3e38F;
+    sample(c, logits, settings, 20);
+  });
   suite.check("head sample: equal logits go to the lower token", [](Check& c) {
     F32 logits(3 * 163840, -1.0F);
     logits[70000] = logits[70001] = logits[160000] = 5;
@@ -183,7 +200,8 @@ void sample_checks(Suite& suite) {
   });
   suite.check("head sample: a row's token does not depend on its company", [](Check& c) {
     const size_t vocab = 163840, seqs = 9;
-    const F32 logits = normal(c.prng, seqs * vocab, 2);
+    F32 logits = normal(c.prng, seqs * vocab, 2);
+    for (size_t i = 4 * vocab; i < 5 * vocab; ++i) logits[i] *= 0.01F;  // a flat row among them
     std::vector<Settings> settings(seqs);
     for (size_t s = 0; s < seqs; ++s)
       settings[s] = {0.8F, 0.95F, s % 2 ? 50 : 0, 0, int64_t(s), int32_t(s)};
