@@ -7,7 +7,8 @@
 //   ascending; out f32 [rows, top_k] weights; i32 experts, top_k, renormalize; f32 scaling; i32
 //   rows
 //
-// grid: [ceil(rows / 4), 1, 1] or fewer: a warp a row. block: [128, 1, 1]. shared: 0.
+// grid: [ceil(rows / 4), 1, 1] or fewer: a block four rows, their scores shared out over its warps,
+// the choice a warp a row. block: [128, 1, 1]. shared: 0.
 // experts is at most 1,024, top_k at most 64 and at most experts.
 // Rounding points: none, f32 with the host's own sigmoid, so that both devices choose alike; the
 // sum of the chosen runs in ascending expert order. Bytes are the host module's.
@@ -39,29 +40,43 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
   take_turn();
   __shared__ float shared[kWarps][kTopMax];
   __shared__ int shared_experts[kWarps][kTopMax];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __shared__ uint32_t keys[kWarps][kPerLane * 32];  // 0: not there
+  const int lane = threadIdx.x % 32, warp = __shfl_sync(kAll, threadIdx.x / 32, 0);
   const uint32_t below = (1U << lane) - 1;
   float* shares = shared[warp];
   int* experts_of = shared_experts[warp];
-  for (int64_t row = int64_t{blockIdx.x} * kWarps + warp; row < rows;
-       row += int64_t{gridDim.x} * kWarps) {
-    const float* from = logits + row * experts;
-    float logit[kPerLane], offset[kPerLane];
+  for (int64_t first = int64_t{blockIdx.x} * kWarps; first < rows;
+       first += int64_t{gridDim.x} * kWarps) {
+    // ---- every row's keys, by all warps; loops stay rolled, because code is loaded too ----
+    const int here = static_cast<int>(min(int64_t{kWarps}, rows - first));
+    constexpr int kAtOnce = 8;  // loads before the first is used
+#pragma unroll 1
+    for (int r = 0; r < here; ++r) {
+      const float* from = logits + (first + r) * experts;
+      float logit[kAtOnce], offset[kAtOnce];
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {  // all on their way before the first is used
-      const int e = i * 32 + lane;
-      logit[i] = offset[i] = 0;
-      if (e < experts) logit[i] = __ldg(from + e), offset[i] = __ldg(bias + e);
-    }
-    uint32_t key[kPerLane];  // 0: not there
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = i * kWarps * 32 + threadIdx.x;
+        logit[i] = offset[i] = 0;
+        if (e < experts) logit[i] = __ldg(from + e), offset[i] = __ldg(bias + e);
+      }
 #pragma unroll
-    for (int i = 0; i < kPerLane; ++i) {
-      key[i] = 0;
-      if (i * 32 >= experts) continue;
-      const float score = __fadd_rn(twin::sigmoid(logit[i]), offset[i]);
-      if (i * 32 + lane < experts)
-        key[i] = ordered(score == score ? score : __uint_as_float(0xFF800000U));
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int e = i * kWarps * 32 + threadIdx.x;
+        const float score = __fadd_rn(twin::sigmoid(logit[i]), offset[i]);
+        keys[r][e] =
+            e < experts ? ordered(score == score ? score : __uint_as_float(0xFF800000U)) : 0;
+      }
     }
+    __syncthreads();
+    const int64_t row = first + warp;
+    const bool has_row = warp < here;
+    const float* from = logits + (has_row ? row : first) * experts;
+    uint32_t key[kPerLane];  // expert e is lane e % 32's
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) key[i] = has_row ? keys[warp][i * 32 + lane] : 0;
+    __syncthreads();
+    if (!has_row) continue;
 
     // ---- the k-th largest key, or one that exactly k reach ----
     const auto count = [&](uint32_t least) {
@@ -89,7 +104,6 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
     int equals = top_k - count(low + 1), rank = 0;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (i * 32 >= experts) break;
       const uint32_t same = __ballot_sync(kAll, key[i] == low);
       const bool is_chosen = key[i] > low || (key[i] == low && __popc(same & below) < equals);
       const uint32_t chosen = __ballot_sync(kAll, is_chosen);
@@ -98,6 +112,7 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
       rank += __popc(chosen);
     }
     __syncwarp();
+#pragma unroll 1
     for (int k = lane; k < top_k; k += 32) {
       const int e = experts_of[k];
       ids[row * top_k + k] = e;
@@ -105,8 +120,10 @@ extern "C" __global__ void __launch_bounds__(kWarps * 32)
     }
     __syncwarp();
     float sum = 0;
+#pragma unroll 4
     for (int k = 0; k < top_k; ++k) sum = __fadd_rn(sum, shares[k]);
     const float whole = renormalize != 0 ? __fadd_rn(sum, 1e-20F) : 1.0F;
+#pragma unroll 1
     for (int k = lane; k < top_k; k += 32)
       weights[row * top_k + k] = __fmul_rn(__fdiv_rn(shares[k], whole), scaling);
     __syncwarp();
