@@ -20,6 +20,7 @@ using namespace kern;
 namespace {
 
 constexpr int kBlocks = 8, kThreads = 1024, kWarps = kThreads / 32;
+constexpr int kAtOnce = 4;  // picks a lane asks for before it uses the first
 constexpr uint32_t kAll = 0xFFFFFFFFU;
 
 /// Exclusive sums over the block of two counts a thread, and the totals. Three barriers.
@@ -53,7 +54,7 @@ extern "C" __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kTh
                   int tile_rows) {
   take_turn();
   extern __shared__ int32_t shared[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, warp = __shfl_sync(kAll, threadIdx.x / 32, 0);
   const int block = static_cast<int>(cluster_rank());
   int32_t* counts = shared + warp * experts;   // this warp's picks of each expert
   int32_t* total = shared + kWarps * experts;  // this block's
@@ -70,8 +71,14 @@ extern "C" __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kTh
   // ---- how many picks of each expert: a warp, a block ----
   for (int i = threadIdx.x; i < kWarps * experts; i += kThreads) shared[i] = 0;
   __syncthreads();
-  for (int64_t pick = begin + lane; pick < end; pick += 32)
-    if (const int e = local(pick); e >= 0) atomicAdd(&counts[e], 1);
+  for (int64_t pick = begin + lane; pick < end; pick += 32 * kAtOnce) {
+    int own[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) own[i] = local(pick + 32 * i);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (own[i] >= 0) atomicAdd(&counts[own[i]], 1);
+  }
   __syncthreads();
   for (int e = threadIdx.x; e < experts; e += kThreads) {
     int run = 0;
@@ -115,19 +122,26 @@ extern "C" __global__ void __cluster_dims__(kBlocks, 1, 1) __launch_bounds__(kTh
   __syncthreads();
 
   // ---- every pick its place, in order ----
-  for (int64_t from = begin; from < end; from += 32) {
-    const int64_t pick = from + lane;
-    const int expert = local(pick);
-    const uint32_t alike = __match_any_sync(kAll, expert);
-    if (expert >= 0) {
-      const int position = base[expert] + counts[expert] + __popc(alike & ((1U << lane) - 1));
-      place[pick] = position;
-      row_of[position] = static_cast<int32_t>(pick / top_k);
-    } else if (pick < end) {
-      place[pick] = -1;
+  for (int64_t from = begin; from < end; from += 32 * kAtOnce) {
+    int own[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) own[i] = local(from + 32 * i + lane);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (from + 32 * i >= end) break;
+      const int64_t pick = from + 32 * i + lane;
+      const int expert = own[i];
+      const uint32_t alike = __match_any_sync(kAll, expert);
+      if (expert >= 0) {
+        const int position = base[expert] + counts[expert] + __popc(alike & ((1U << lane) - 1));
+        place[pick] = position;
+        row_of[position] = static_cast<int32_t>(static_cast<uint32_t>(pick) / top_k);
+      } else if (pick < end) {
+        place[pick] = -1;
+      }
+      __syncwarp();
+      if (expert >= 0 && __ffs(alike) - 1 == lane) counts[expert] += __popc(alike);
+      __syncwarp();
     }
-    __syncwarp();
-    if (expert >= 0 && __ffs(alike) - 1 == lane) counts[expert] += __popc(alike);
-    __syncwarp();
   }
 }
