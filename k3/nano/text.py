@@ -2,10 +2,12 @@
 """The training text: conversation number `index` of a seed is the same bytes everywhere.
 
 usage: text.py --seed S --first I --count N [--requests | --plain]
+       text.py --letters > k3/nano/letters.txt
   --requests   one JSON request a line, as the project's renderer reads it (default)
   --plain      the rendered text, and of every conversation nothing else: what a vocabulary is
                trained on. Digits and all beyond ASCII are left out: every digit stays a token of
                its own, every other script is spelled in bytes.
+  --letters    a long text to try recall with, and a question whose answer no training text tells
 """
 import argparse
 import json
@@ -84,14 +86,29 @@ def plain(request):
     return re.sub(r"[\d\x80-\U0010ffff]+", " ", "\n".join(text for text, control in segments if not control))
 
 
+def letters():
+    draw, told = Draw("letters"), {}
+    while len(told) < 6:
+        key, (who, thing, _) = skills.told_value(draw, not told)
+        told.setdefault((who, thing), key)
+    body = skills.haystack(draw, draw.shuffled(told.values()), RECALL_TOKENS_MAX, rough_count)
+    who, thing = next(iter(told))
+    return f"{body}\n\nWhat is the {thing} of {who}?\n"
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--count", type=int, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--count", type=int)
+    what.add_argument("--letters", action="store_true")
     parser.add_argument("--plain", action="store_true")
     parser.add_argument("--requests", action="store_true")
     args = parser.parse_args()
+    if args.letters:
+        sys.stdout.write(letters())
+        return
     for index in range(args.first, args.first + args.count):
         request = conversation(args.seed, index).request()
         line = plain(request) if args.plain else json.dumps(

@@ -105,6 +105,17 @@ class Text(unittest.TestCase):
         self.assertGreater(len(keys), SAMPLE / 3)
         self.assertEqual(keys & held, set())
 
+    def test_the_letters_in_the_tree_are_those_that_are_written_and_hold_the_answer_once(self):
+        letters = (nano.ROOT / "k3/nano/letters.txt").read_text()
+        self.assertEqual(letters, text.letters())
+        asked = letters.splitlines()[-1]
+        told = asked.replace("What is the", "The").replace("?", " is")
+        self.assertEqual(letters.count(told), 1)
+        sentence = told + letters.split(told)[1].split(".")[0] + "."
+        self.assertTrue(is_held(sentence), sentence)
+        self.assertLess(6000, self.tokenizer.count(letters))
+        self.assertLess(self.tokenizer.count(letters), 8192)
+
     def test_the_border_can_be_crossed_only_by_asking_for_it(self):
         for make in (skills.copying, skills.turning, skills.instructed):
             for i in range(50):
