@@ -1,10 +1,15 @@
 // libs/cuda on a real device. The cubins of probe.cu and multicast.cu lie beside the program.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <vector>
 
 #include "kern/base/file.h"
+#include "kern/base/sha256.h"
 #include "kern/cuda/graph.h"
 #include "kern/cuda/launch.h"
 #include "kern/cuda/memory.h"
@@ -215,6 +220,67 @@ TEST_CASE("memory of one process mapped twice is one memory", "[gpu]") {
   CHECK(own.address() != other.address());
   good(m.stream.fill(own.address(), 0x5C, 3 << 20));
   CHECK(m.read<uint8_t>(other.address() + (3 << 20) - 1, 1)[0] == 0x5C);
+}
+
+namespace {
+
+constexpr int64_t kFabricBytes = 3 << 20;
+const char* const kFabricVariable = "KERN_TEST_FABRIC_HANDLE";
+
+/// Another process of this program that runs one hidden case; its exit status.
+int run_other(const std::string& tag, const char* variable, const std::string& value) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe").string();
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {  // nothing of CUDA is touched before exec
+    ::setenv(variable, value.c_str(), 1);
+    ::execl(self.c_str(), self.c_str(), tag.c_str(), nullptr);
+    ::_exit(127);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+}  // namespace
+
+TEST_CASE("memory crosses to another process by fabric handle", "[gpu]") {
+  Machine& m = machine();
+  if (!m.context.info().fabric_handles) {
+    const auto refused = cuda::SharedMemory::create(m.context, kFabricBytes, cuda::Share::fabric);
+    REQUIRE(!refused);
+    WARN("SKIPPED: " << refused.error().text());
+    return;
+  }
+  auto made = cuda::SharedMemory::create(m.context, kFabricBytes, cuda::Share::fabric);
+  if (!made && made.error().text().find("NOT_PERMITTED") != std::string::npos) {
+    WARN("SKIPPED: the device has fabric handles, this system opens no channel: "
+         << made.error().text());
+    return;
+  }
+  const auto own = good(std::move(made));
+  good(m.stream.fill(own.address(), 0x5C, kFabricBytes));
+  good(m.stream.synchronize());
+  const api::FabricHandle handle = good(own.export_fabric());
+  const std::string text =
+      to_hex(as_bytes(std::string_view(reinterpret_cast<const char*>(&handle), sizeof(handle))));
+  CHECK(run_other("[fabric-other]", kFabricVariable, text) == 0);
+  CHECK(m.read<uint8_t>(own.address() + kFabricBytes - 1, 1)[0] == 0xC5);
+}
+
+TEST_CASE("the other process of a fabric handle", "[.fabric-other]") {
+  const char* text = std::getenv(kFabricVariable);
+  REQUIRE(text != nullptr);
+  api::FabricHandle handle = {};
+  REQUIRE(std::strlen(text) == 2 * sizeof(handle));
+  for (size_t i = 0; i < sizeof(handle); ++i)
+    reinterpret_cast<unsigned char*>(&handle)[i] =
+        static_cast<unsigned char>(std::stoi(std::string(text + 2 * i, 2), nullptr, 16));
+  Machine& m = machine();
+  const auto mapped = good(cuda::SharedMemory::import(m.context, handle, kFabricBytes));
+  CHECK(m.read<uint8_t>(mapped.address() + kFabricBytes - 1, 1)[0] == 0x5C);
+  good(m.stream.fill(mapped.address(), 0xC5, kFabricBytes));
+  good(m.stream.synchronize());
 }
 
 TEST_CASE("pinned memory copies at the link's rate", "[gpu][bench]") {

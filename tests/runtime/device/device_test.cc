@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "../fixture.h"
+#include "kern/cuda/context.h"
 #include "kern/cuda/memory.h"
 #include "kern/cuda/stream.h"
 
@@ -117,10 +118,19 @@ TEST_CASE("sixty-four graphs of 2,300 launches are captured before they are want
   runtime::Options options;
   options.graphs_max = 64;
   const auto r = load(doubling(2300), options);
+  const auto driver = cuda::Driver::load();
+  REQUIRE(driver);
+  const auto context = cuda::Context::open(**driver, 0);
+  REQUIRE(context);
+  const auto before = context->free_bytes();
   const auto start = std::chrono::steady_clock::now();
   for (int64_t n = 1; n <= 64; ++n) REQUIRE(r->capture("main", vars(n)));
   REQUIRE(r->synchronize());
-  WARN(fmt::format("64 graphs of 2300 launches: {:.2f} s", seconds_since(start)));
+  const double seconds = seconds_since(start);
+  const auto after = context->free_bytes();
+  REQUIRE((before && after));
+  WARN(fmt::format("64 graphs of 2300 launches: {:.2f} s, {:.1f} MiB of the device", seconds,
+                   static_cast<double>(*before - *after) / (1 << 20)));
   put(r->buffer("x"), std::vector<float>(4096, 0.f));
   REQUIRE(r->run("main", vars(64)));
 }
