@@ -313,6 +313,8 @@ Result<void> RuntimeExecutor::start(const Item& item) {
   KERN_TRY_VOID(self.prepare_states(item));
   KERN_TRY_VOID(self.runtime.wait_inputs());
   self.filler.fill(item);
+  // Also where it fails for a peer: what was planned behind it then fails for the same reason.
+  if (item.phase == Phase::decode) self.step_rows = rows_of(item);
   KERN_TRY_VOID(self.launch(*service, item));
   // Outputs of an older item are still unread: `finish` brings these back once they are read.
   if (self.started.empty()) KERN_TRY_VOID(self.runtime.read_back());
@@ -321,7 +323,6 @@ Result<void> RuntimeExecutor::start(const Item& item) {
   one.program = service->program;
   for (const Slice& slice : item.slices)
     one.rows.push_back({slice.request, slice.top_logprobs, slice.emits});
-  if (item.phase == Phase::decode) self.step_rows = rows_of(item);
   return {};
 }
 
