@@ -6,10 +6,11 @@ import concurrent.futures
 import functools
 import json
 import os
+import subprocess
 import sys
 import unittest
 
-from cluster import MODEL, ROOT, Cluster, Serve
+from cluster import BUILD, MODEL, ROOT, Cluster, Serve, free_ports
 from run import main
 
 sys.path.insert(0, str(ROOT / "k3/nano"))
@@ -146,6 +147,14 @@ class Model(unittest.TestCase):
                 self.assertEqual(status, 200)
                 events = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
                 self.assertEqual("".join(e["choices"][0]["delta"].get("content") or "" for e in events), wanted)
+
+    @unittest.skipIf(BUILD != ROOT / "build", "the demo builds in build/")
+    def test_the_demo_thinks_and_answers(self):
+        port = free_ports(1)[0]
+        done = subprocess.run([ROOT / "k3/demo", "--once", "--port", str(port), "What is 26 + 39?"], text=True,
+                              capture_output=True, timeout=300)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"thought: 6 \+ 9 = 15, .*\n +answer: 65\n")
 
 
 if __name__ == "__main__":
