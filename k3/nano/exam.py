@@ -3,7 +3,7 @@
 
 usage: exam.py write -o EXAM.json [--seed S] [--per-skill 500] [--tokenizer DIR] [--skills a,b]
        exam.py ask EXAM.json --url http://HOST:PORT/v1 -o RESULT.json [--concurrency 8] [--limit N,SKILL=N]
-       exam.py compare RESULT.json OTHER.json       how many answers differ, in any byte
+       exam.py compare RESULT.json OTHER.json       how many answers of both differ, in any byte
 --limit asks the first N of every skill, and other numbers of the named ones. An exam is a list of {skill, key, request, expected}; expected holds content, tool_calls (name and
 arguments by value and type) and finish_reason, or as many of these as the skill is judged by.
 """
@@ -212,14 +212,24 @@ def ask_command(args):
     return 1 if any(entry["failed"] for entry in summary.values()) else 0
 
 
+def numbered(file):
+    """Records by skill and place in it: of a shorter run the same places hold the same questions."""
+    out, places = {}, {}
+    for record in json.loads(pathlib.Path(file).read_text())["questions"]:
+        place = places[record["skill"]] = places.get(record["skill"], 0) + 1
+        out[record["skill"], place] = record
+    return out
+
+
 def compare_command(args):
-    """Counts by skill; exit code 1 where the files do not answer the same questions."""
-    one, other = (json.loads(pathlib.Path(f).read_text())["questions"] for f in (args.one, args.other))
-    if [(r["skill"], r["key"]) for r in one] != [(r["skill"], r["key"]) for r in other]:
+    """Counts by skill of what both answered; exit code 1 where that is nothing or other questions."""
+    one, other = numbered(args.one), numbered(args.other)
+    both = [(one[place], other[place]) for place in one if place in other]
+    if not both or any(a["key"] != b["key"] for a, b in both):
         print("the two files answer different questions")
         return 1
     counts = {}
-    for a, b in zip(one, other):
+    for a, b in both:
         entry = counts.setdefault(a["skill"], {"asked": 0, "differ": 0, "only the first right": 0,
                                                "only the second right": 0})
         entry["asked"] += 1

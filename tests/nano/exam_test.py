@@ -155,6 +155,15 @@ class Asked(unittest.TestCase):
                                 str(other), "-o", str(files[2])], check=True, capture_output=True)
                 counts = json.loads(files[2].read_text())
                 self.assertEqual({s: c["differ"] for s, c in counts.items() if c["differ"]}, differ)
+            shorter, fewer, apart = (pathlib.Path(folder) / name for name in ("shorter", "fewer", "apart"))
+            questions = json.loads(files[0].read_text())["questions"]
+            shorter.write_text(json.dumps({"questions": questions[:3]}))
+            fewer.write_text(json.dumps({"questions": questions[3:]}))
+            apart.write_text(json.dumps({"questions": [{**questions[0], "key": "another"}]}))
+            for file, code in ((shorter, 0), (fewer, 1), (apart, 1), (files[0], 0)):
+                done = subprocess.run([sys.executable, str(nano.ROOT / "k3/nano/exam.py"), "compare",
+                                       str(files[0]), str(file)], check=False, capture_output=True)
+                self.assertEqual(done.returncode, code, file.name)
             self.assertEqual((counts["copy"]["only the first right"], counts["add2"]["only the first right"],
                               counts["add2"]["only the second right"]), (0, PER_SKILL, 0))
 
