@@ -5,7 +5,7 @@ usage: k3/nano/examine.py SETUP -o RESULT.json [--device gpu:0] [--model DIR] [-
        [--limit N,SKILL=N] [--sample] [--concurrency N] [--stages 8] [--ranks 8] [--answers FILE.json]
 SETUP is `server`, kern serve in one process, or `daemons`, eight prefill stages and eight decode
 ranks. Without --exam the 5,000 questions are written for the model's vocabulary first. --sample asks
-40 of each skill, 20 of recall-2048 and 4 of recall-8192: minutes on two cores. RESULT holds the
+20 of each skill, 6 of recall-2048 and 2 of recall-8192: minutes on two cores. RESULT holds the
 scores and how they were come by; --answers every answer, for `exam.py compare`. On a GPU that
 several processes share, NVIDIA's MPS must run.
 """
@@ -23,7 +23,7 @@ import exam
 from tokens import Tokenizer
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-SAMPLE = "40,recall-2048=20,recall-8192=4"
+SAMPLE = "20,recall-2048=6,recall-8192=2"
 # Rows of a prompt's step and tokens that a server holds: a GPU is only busy with many of both.
 CHUNK = {"host": 512, "gpu": 8192}
 CAPACITY = {"host": 131072, "gpu": 1048576}

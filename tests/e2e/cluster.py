@@ -44,6 +44,15 @@ def free_ports(count):
         return ports
 
 
+def made_by():
+    """What a manifest depends on beside its config: the generator, and the kernels that it pins."""
+    modules = BUILD / "lib/kern"
+    files = [BIN / "k3-gen", *sorted(modules.glob("*.so"))]
+    if DEVICE != "host":
+        files += sorted(modules.glob("cuda/*.cubin"))
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+
+
 def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None, plain=False):
     """A checkpoint and its manifests, made once a build. `config`: a folder that holds a checkpoint, or
     the name of one of k3/configs, of which a random one is made."""
@@ -56,7 +65,8 @@ def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None, pl
         if not (checkpoint / "config.json").exists():
             tool("k3-checkpoint", "--config", ROOT / f"k3/configs/{config}.json", "--seed", 1, "-o", checkpoint)
     folder = WORK / f"{name}-{stages}-{ranks}-{max_seqs}-{chunk}{'-plain' if plain else ''}"
-    if not (folder / "done").exists():
+    done, stamp = folder / "done", made_by()
+    if not done.exists() or done.read_text() != stamp:
         folder.mkdir(parents=True, exist_ok=True)
         common = ["--config", checkpoint / "config.json", "--device", "host" if DEVICE == "host" else "cuda"]
         common += ["--plain"] if plain else []
@@ -66,7 +76,7 @@ def artifacts(config="k3-nano", stages=8, ranks=8, max_seqs=None, chunk=None, pl
         tool("k3-gen", "prefill", *common, "--stages", stages, "-o", folder / "prefill", *sizes)
         tool("k3-gen", "decode", *common, "--ranks", ranks, "-o", folder / "decode.json", *shared)
         tool("k3-gen", "one-rank", *common, "-o", folder / "one.json", *sizes)
-        (folder / "done").touch()
+        done.write_text(stamp)
     return checkpoint, folder
 
 
