@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(full(stage), 1);
-      barrier_init(empty(stage), kWarps);
+      barrier_init(empty(stage), 32 * kWarps);
     }
     fence_async();
   }
@@ -191,9 +191,9 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     float out[2][4];
     barrier_wait(full(stage), parity);
     rows.step(shared + stage * Record::kBytes, value / 8, out);
-    // The record before this one: what was read of it has been used, not only asked for.
-    __syncwarp();
-    if (lane == 0 && chunk > 0) barrier_arrive(empty(stage == 0 ? kStages - 1 : stage - 1));
+    // The record before this one: what was read of it has been used, not only asked for. Each lane
+    // speaks for its own reads.
+    if (chunk > 0) barrier_arrive(empty(stage == 0 ? kStages - 1 : stage - 1));
     next();
 #pragma unroll
     for (int i = 0; i < 8; ++i) {

@@ -310,7 +310,9 @@ void merge_agrees(Check& check, const Size& s, int rows, int ranks, int shares) 
     run_on_host(kern_mla_merge, {uint32_t(own), uint32_t(rows + 7) / 8}, size_t(8) * s.lora * 2,
                 args);
     check.device(merge_kernel(s, own, rows, tile), args);
-    check.close(fmt::format("y, tiles of {}", tile), y, Dtype::bf16, {3, 4e-3, 2e-3});
+    // Another order of the merge turns a rounding to bf16 now and then: an ulp of a latent in [8,
+    // 16), 2^-4, times a weight of at most 0.7, where y itself may cancel to nothing.
+    check.close(fmt::format("y, tiles of {}", tile), y, Dtype::bf16, {3, 0.044, 2e-3});
     if (first.empty()) first = y.from_device<uint16_t>();
     check.same("y whatever the tile", y.from_device<uint16_t>(), first);
   }

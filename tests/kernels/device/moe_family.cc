@@ -30,10 +30,13 @@ void route(Check& c, const F32& logits, const F32& bias, size_t top_k, bool reno
       l, b, ids, weights, i32(experts), i32(top_k), i32(renormalize), f32(scaling), i32(rows)};
   run_on_host(kern_router, {64}, experts * 4, args);
   Kernel kernel = {"moe-router", "kern_router", {}};
-  kernel.shape.grid = {blocks_for((rows + 3) / 4), 1, 1}, kernel.shape.block = {128, 1, 1};
-  c.device(kernel, args);
-  c.same("ids", ids);
-  c.close("weights", weights, Dtype::f32, kSame);
+  kernel.shape.block = {128, 1, 1};
+  for (const uint32_t blocks : {blocks_for(rows), blocks_for((rows + 3) / 4), 3u}) {  // any grid
+    kernel.shape.grid = {blocks, 1, 1};
+    c.device(kernel, args);
+    c.same("ids", ids);
+    c.close("weights", weights, Dtype::f32, kSame);
+  }
 }
 
 void router_checks(Suite& suite) {
@@ -45,7 +48,7 @@ void router_checks(Suite& suite) {
                                              {1024, 64, 9},
                                              {33, 33, 5},
                                              {8, 1, 3}}) {
-    if (suite.is_small() && rows > 100) continue;
+    if (suite.is_small() && rows > 10) continue;
     suite.check(fmt::format("moe router experts={} top_k={} rows={}", experts, top_k, rows),
                 [experts = experts, top_k = top_k, rows = rows](Check& c) {
                   route(c, normal(c.prng, rows * experts, 2), normal(c.prng, experts, 0.3), top_k);
@@ -53,7 +56,7 @@ void router_checks(Suite& suite) {
   }
   kern::Prng draw = suite.draws("router");
   for (const size_t rows : suite.lengths(draw, 6, 3000)) {
-    const size_t experts = 1 + draw.below(1024),
+    const size_t experts = 1 + draw.below(suite.is_small() ? 90 : 1024),
                  top_k = 1 + draw.below(std::min<size_t>(experts, 64));
     const bool is_coarse = draw.below(2) == 0;
     suite.check(fmt::format("moe router, drawn: experts={} top_k={} rows={}{}", experts, top_k,
@@ -65,8 +68,8 @@ void router_checks(Suite& suite) {
                   route(c, logits, normal(c.prng, experts, is_coarse ? 0 : 0.3), top_k, true, 2.5);
                 });
   }
-  suite.check("moe router: ties, in and across lanes, go to the lower expert", [](Check& c) {
-    F32 logits(40 * 896), bias(896, 0.0F);
+  suite.check("moe router: ties, in and across lanes, go to the lower expert", [&](Check& c) {
+    F32 logits((suite.is_small() ? 4 : 40) * 896), bias(896, 0.0F);
     for (float& logit : logits) logit = static_cast<float>(c.prng.below(5)) - 2;
     route(c, logits, bias, 16);
     route(c, F32(2 * 896, -60.0F), bias, 16);
@@ -156,21 +159,21 @@ struct Plan {
 void plan_checks(Suite& suite) {
   for (const size_t rows : {1, 2, 63, 64, 65, 500, 8192})
     for (const size_t tile_rows : {8, 80})
-      if (!suite.is_small() || rows < 100)
+      if (!suite.is_small() || (rows == 65 && tile_rows == 8))
         suite.check(fmt::format("moe plan rows={} tile_rows={}", rows, tile_rows), [=](Check& c) {
           const I32 ids = random_ids(c.prng, rows, 16, 896);
           Plan(c, ids, 896, 16, 0, tile_rows);
           Plan(c, ids, 112, 16, 3, tile_rows);
         });
-  suite.check("moe plan: all to one expert, none to this rank, two experts in all", [](Check& c) {
-    Plan(c, I32(3000, 7), 896, 1, 0, 80);
+  suite.check("moe plan: all to one expert, none to this rank, two experts in all", [&](Check& c) {
+    Plan(c, I32(3000, 7), suite.is_small() ? 9 : 896, 1, 0, 80);
     Plan(c, I32(640, 7), 8, 16, 1, 8);
     Plan(c, random_ids(c.prng, 77, 1, 2), 2, 1, 0, 8);
-    Plan(c, random_ids(c.prng, 40, 4, 1024), 1024, 4, 0, 80);
+    if (!suite.is_small()) Plan(c, random_ids(c.prng, 40, 4, 1024), 1024, 4, 0, 80);
   });
   kern::Prng draw = suite.draws("plan");
   for (const size_t rows : suite.lengths(draw, 6, 9000)) {
-    const size_t experts = 1 + draw.below(1024),
+    const size_t experts = 1 + draw.below(suite.is_small() ? 50 : 1024),
                  top_k = 1 + draw.below(std::min<size_t>(experts, 64)), ranks = 1 + draw.below(9),
                  rank = draw.below(ranks);
     for (const size_t tile_rows : {8, 80})
@@ -297,7 +300,10 @@ class RoutedOp {
     Buffer got_act(c_.in(got.act));
     std::swap_ranges(act.host(), act.host() + act.bytes(),
                      got_act.host());  // the twin's beside the device's
-    c_.close("act", got_act, Dtype::bf16, {.ulps = 3, .absolute = 2e-3, .relative_rms = 2e-3});
+    // Another order of f32 sums turns a rounding of W1 x or W3 x now and then. One ulp of a gate in
+    // [-8, -4), 2^-5, changes its sigmoid by e^(2^-5): 8 ulps of the result, and it rounds once
+    // more. Below -8 the result is small: its change is within the absolute part.
+    c_.close("act", got_act, Dtype::bf16, {.ulps = 9, .absolute = 2e-3, .relative_rms = 2e-3});
     Buffer own_act = c_.in(got.act);
     run_on_host(kern_moe_down, {experts, tiles}, (e_.width / tiles + 1) * e_.inter * 2,
                 {own_act, plan.first, *w.w2, *w.s2, y, i32(e_.width), i32(e_.inter)});
@@ -345,9 +351,10 @@ void product_checks(Suite& suite) {
   struct Size {
     size_t experts, top_k, rows, width, inter;
   };
-  std::vector<Size> sizes = {{16, 4, 63, 64, 96}, {16, 4, 64, 512, 256}, {8, 8, 9, 32, 32}};
+  std::vector<Size> sizes = {{16, 4, 63, 64, 96}, {8, 8, 9, 32, 32}};
   if (!suite.is_small())
-    sizes.insert(sizes.end(), {{4, 2, 1, 3584, 3072},
+    sizes.insert(sizes.end(), {{16, 4, 64, 512, 256},
+                               {4, 2, 1, 3584, 3072},
                                {4, 2, 65, 3584, 3072},
                                {2, 1, 200, 3584, 384},
                                {64, 2, 17, 160, 224},
@@ -355,7 +362,7 @@ void product_checks(Suite& suite) {
   kern::Prng draw = suite.draws("experts");
   for (const size_t rows : suite.lengths(draw, 4, 250)) {  // experts without a pick among them
     const size_t experts = 1 + draw.below(12), top_k = 1 + draw.below(std::min<size_t>(experts, 4)),
-                 most = suite.is_small() ? 5 : 24;
+                 most = suite.is_small() ? 3 : 24;
     const size_t width = 32 * (1 + draw.below(most)), inter = 32 * (1 + draw.below(most));
     sizes.push_back({experts, top_k, rows, width, inter});
   }
@@ -371,8 +378,9 @@ void product_checks(Suite& suite) {
                         .run(tile_rows, true);
                   });
   suite.check("moe experts: every scale there is, NaN included, and rows that reach far apart",
-              [](Check& c) {
+              [&](Check& c) {
                 for (const int low : {0, 60, 120, 127, 128, 135, 251}) {
+                  if (suite.is_small() && low != 0 && low != 128 && low != 251) continue;
                   Experts experts(c.prng, 3, 96, 64, low, low == 251 ? 5 : 8);
                   if (low == 251)
                     experts.w2 = Packed(c.prng, 3, 96, 64, 118, 8);  // sums stay in range
@@ -387,14 +395,15 @@ void product_checks(Suite& suite) {
   suite.check("moe experts: all rows to one expert, the others empty", [&](Check& c) {
     const Experts experts(c.prng, 5, 256, 128);
     for (const size_t rows : {1, 8, 9, 63, 64, 65, 80, 81, 129, 200})
-      if (!suite.is_small() || rows == 1 || rows == 65 || rows == 81)
+      if (!suite.is_small() || rows == 81)
         for (const size_t tile_rows : {8, 80})
           RoutedOp(c, experts, normal_bf16(c.prng, rows * 256, 1), I32(rows, 3), F32(rows, 0.5F), 1)
               .run(tile_rows, true);
   });
   suite.check(
-      "moe experts: every code at every scale decodes to the host's very bits", [](Check& c) {
-        const size_t in = 64, out = 4096, picks = in;  // pick k is 1 at k and 0 elsewhere
+      "moe experts: every code at every scale decodes to the host's very bits", [&](Check& c) {
+        const size_t in = 64, out = suite.is_small() ? 256 : 4096,
+                     picks = in;  // pick k is 1 at k and 0 elsewhere
         Packed w(c.prng, 1, out, in, 0, 255);
         Bf16 x(picks * in, 0);
         for (size_t k = 0; k < in; ++k) x[k * in + k] = narrow(1);
@@ -411,6 +420,7 @@ void product_checks(Suite& suite) {
                   kSame);  // the largest overflow, and infinity times 0 is a NaN
         }
       });
+  if (suite.is_small()) return;
   suite.check("moe experts: whole numbers give the host's very bytes", [](Check& c) {
     const Experts experts(c.prng, 2, 3584, 128, 128, 1);
     Bf16 z(70 * 3584);
@@ -561,7 +571,7 @@ void benches(Suite& suite) {
           step.memory.push_back(gpu.repeated(random_f32(), rows * 64));
           step.memory.push_back(gpu.repeated(random_f32(), rows * 64));
           Kernel kernel = {"moe-router", "kern_router", {}};
-          kernel.shape.grid = {static_cast<uint32_t>((rows + 3) / 4), 1, 1};
+          kernel.shape.grid = {static_cast<uint32_t>(rows > 528 ? (rows + 3) / 4 : rows), 1, 1};
           kernel.shape.block = {128, 1, 1};
           step.launches.push_back({kernel,
                                    {step.memory[0], step.memory[1], step.memory[2], step.memory[3],
