@@ -1,4 +1,6 @@
 // Owning handles: what they enqueue, and that they give back what they took, also half-way.
+#include <sys/mman.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -167,6 +169,21 @@ TEST_CASE("pinned memory is zeroed, and the device sees it", "[cuda][memory]") {
   CHECK(pinned->node() == -1);
   CHECK(pinned->device_address());
   CHECK(d.fake.calls_of("cuMemHostRegister") == std::vector<std::string>{"cuMemHostRegister 8192"});
+}
+
+TEST_CASE("large pinned memory begins where a large page does, and is given back whole",
+          "[cuda][memory]") {
+  Device d;
+  for (const int64_t bytes : {int64_t{2} << 20, (int64_t{5} << 20) + 1}) {
+    auto pinned = cuda::PinnedBuffer::allocate(d.context, bytes);
+    REQUIRE(pinned);
+    CHECK(reinterpret_cast<uintptr_t>(pinned->data()) % (size_t{2} << 20) == 0);
+    CHECK(pinned->bytes()[static_cast<size_t>(bytes) - 1] == std::byte{0});
+    std::byte* const begin = pinned->data();
+    *pinned = cuda::PinnedBuffer();
+    unsigned char resident = 0;
+    CHECK(::mincore(begin, 1, &resident) == -1);  // nothing is mapped there
+  }
 }
 
 TEST_CASE("memory exported by descriptor is the same memory where it is imported", "[cuda][vmm]") {

@@ -14,6 +14,7 @@ namespace kern::cuda {
 namespace {
 
 constexpr int64_t kPage = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
 // Of the kernel's memory policies; its header is not installed everywhere.
 constexpr int kPolicyPreferred = 1;
 constexpr int kNodesMax = 1024;
@@ -24,6 +25,18 @@ bool bind_to_node(std::byte* data, size_t bytes, int node) {
   std::array<unsigned long, kNodesMax / (8 * sizeof(unsigned long))> mask{};
   mask[static_cast<size_t>(node) / 64] = 1UL << (node % 64);
   return ::syscall(SYS_mbind, data, bytes, kPolicyPreferred, mask.data(), kNodesMax, 0) == 0;
+}
+
+/// A fresh map that begins at a multiple of `alignment`, or null.
+std::byte* map_aligned(size_t bytes, size_t alignment) {
+  const size_t more = bytes + alignment - static_cast<size_t>(kPage);
+  void* mapped = ::mmap(nullptr, more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* const data = static_cast<std::byte*>(mapped);
+  const size_t before = (alignment - reinterpret_cast<uintptr_t>(mapped) % alignment) % alignment;
+  if (before > 0) ::munmap(data, before);
+  if (more > before + bytes) ::munmap(data + before + bytes, more - before - bytes);
+  return data + before;
 }
 
 }  // namespace
@@ -64,13 +77,18 @@ Result<PinnedBuffer> PinnedBuffer::allocate(const Context& context, int64_t byte
   const Driver& driver = context.driver();
   const auto rounded =
       static_cast<size_t>((std::max<int64_t>(bytes, 1) + kPage - 1) / kPage * kPage);
-  void* mapped =
-      ::mmap(nullptr, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED)
+  const bool is_large = rounded >= kHugePage;
+  std::byte* const data = map_aligned(rounded, is_large ? kHugePage : static_cast<size_t>(kPage));
+  if (data == nullptr)
     return fail(Kind::device, "{} bytes of host memory: {}", bytes, std::strerror(errno));
-  auto* data = static_cast<std::byte*>(mapped);
   const int node = context.info().numa_node;
   const bool bound = bind_to_node(data, rounded, node);
+  // A system without large pages goes on with small ones.
+  if (is_large) (void)::madvise(data, rounded, MADV_HUGEPAGE);
+  // The driver locks pages under a lock of its own; they are made before, so that threads that
+  // allocate side by side do not wait for each other.
+  for (size_t at = 0; at < rounded; at += static_cast<size_t>(kPage))
+    const_cast<volatile std::byte&>(data[at]) = std::byte{0};
   const unsigned flags = api::kHostRegisterPortable | api::kHostRegisterDeviceMap;
   const auto locked =
       driver.check("cuMemHostRegister", driver->mem_host_register(data, rounded, flags));

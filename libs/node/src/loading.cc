@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <thread>
 
 #include "kern/base/checked.h"
 #include "kern/base/clock.h"
@@ -19,8 +20,13 @@ constexpr int64_t kFullContexts = 8;
 /// Without --slots: so many per sequence of an item, for cached prefixes and hand-offs under way.
 constexpr int64_t kSlotsPerSeq = 4;
 
-/// Threads that copy weights to a GPU, where --threads says less.
-constexpr int kLoadThreads = 8;
+/// Threads that copy weights to a GPU, where --threads says less: so many keep its link busy.
+constexpr int kLoadThreads = 12;
+
+int load_threads(int threads) {
+  const auto processors = static_cast<int>(std::thread::hardware_concurrency());
+  return std::max(threads, std::clamp(processors, 1, kLoadThreads));
+}
 
 /// What a process reads of a program: the tokens and what goes with them, and what it sends on.
 std::set<std::string, std::less<>> read_back_of(const manifest::Protocol& protocol) {
@@ -105,7 +111,7 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   if (options.module_dirs.empty())
     options.module_dirs.push_back(config.gpu ? own_modules() / "cuda" : own_modules());
   options.capacity = capacity_of(config, m, *protocol);
-  options.threads = config.gpu ? std::max(config.threads, kLoadThreads) : config.threads;
+  options.threads = config.gpu ? load_threads(config.threads) : config.threads;
   options.gpu = config.gpu.value_or(0);
   options.multicast_is_off = config.multicast_is_off;
   options.read_back = read_back_of(*protocol);

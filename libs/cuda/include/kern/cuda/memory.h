@@ -28,7 +28,9 @@ class DeviceBuffer {
 
 /// Zeroed, page-locked host memory. Its pages are asked from the device's own NUMA node before they
 /// are locked, because a copy from another socket's memory runs at a fraction of the rate; where
-/// the system does not allow that, they come from wherever they come, and `node` says -1.
+/// the system does not allow that, they come from wherever they come, and `node` says -1. From 2
+/// MiB on they are large pages where the system has them, which are locked in a fraction of the
+/// time.
 class PinnedBuffer {
  public:
   PinnedBuffer() = default;
