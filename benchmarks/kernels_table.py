@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 """Every kernel that programs launch, and every product, beside what the machine would allow.
 
-usage: benchmarks/kernels_table.py [--bin DIR] [--modules DIR] [--only TEXT] -o OUT.json [--markdown OUT.md]
+usage: benchmarks/kernels_table.py [--bin DIR] [--modules DIR] [--only TEXT] [--resume OLD.json] [--deadline S]
+                                   -o OUT.json [--markdown OUT.md]
        benchmarks/kernels_table.py --plan-only     without a GPU or kernels: is every pinned one in the table?
-  --bin  where k3-gen and launch-bench are     --modules  the kernels     --only  rows whose name holds TEXT
+  --bin       where k3-gen and launch-bench are     --modules  the kernels
+  --only      rows whose name holds TEXT
+  --resume    rows of an earlier table stay, if kernel, cubin, shape and geometry are still the same; each says of which run it is
+  --deadline  seconds after which no row is begun; what was measured is written, and the rest is missing
 exit: 0; 1 a kernel of k3/kernels.toml that is not in the table, one that takes more than 8 times its
 floor without a sentence in kernels_why.toml, or a row that failed.
 
@@ -26,6 +30,7 @@ import selectors
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 
 import kernels_plan
@@ -44,6 +49,8 @@ def command():
     parser.add_argument("--plan-only", action="store_true")
     parser.add_argument("-o", type=pathlib.Path)
     parser.add_argument("--markdown", type=pathlib.Path)
+    parser.add_argument("--resume", type=pathlib.Path)
+    parser.add_argument("--deadline", type=float, default=float("inf"))
     o = parser.parse_args()
     if not o.plan_only:
         o.modules = o.modules or o.bin.parent / "lib/kern/cuda"
@@ -160,15 +167,15 @@ def missing(pins, covered, why):
 
 def measure(o, rows, folder):
     """What launch-bench says, by row; it begins anew behind a row that fails or hangs."""
-    said, left = {}, [None, *rows]
-    while left:
+    said, left, until = {}, [None, *rows], time.monotonic() + o.deadline
+    while left and time.monotonic() < until:
         plan = folder / "plan.txt"
         words = [line for row in left for line in (["machine"] if row is None else row["words"])]
         plan.write_text("\n".join(words) + "\n")
         process = subprocess.Popen([str(o.bin / "launch-bench"), "--cubins", str(o.modules), str(plan)], text=True, stdout=subprocess.PIPE)
-        told = follow(process, said)
+        told = follow(process, said, until)
         done = next((i for i, row in enumerate(left) if (row["row"] if row else "machine") == told), -1) if told else -1
-        if process.returncode == 0:
+        if process.returncode == 0 or time.monotonic() >= until:
             return said
         # The row that was told as failed, or the one after the last that was told.
         failed = done if done >= 0 and "error" in said[told] else done + 1
@@ -186,12 +193,12 @@ def measure(o, rows, folder):
     return said
 
 
-def follow(process, said):
-    """Reads lines until the end; a process that says nothing for long is ended. The last row told."""
+def follow(process, said, until):
+    """Reads lines until the end; a process that says nothing for long, or nothing yet when time is up, is ended. The last row told."""
     watch, last = selectors.DefaultSelector(), None
     watch.register(process.stdout, selectors.EVENT_READ)
     while True:
-        if not watch.select(PATIENCE_S):
+        if not watch.select(max(0, min(PATIENCE_S, until - time.monotonic()))):
             process.kill()
             process.wait()
             return last
@@ -206,31 +213,43 @@ def follow(process, said):
             continue
         last = "machine" if "machine" in got else got["row"]
         said[last] = got
+        print(line.rstrip(), flush=True)
 
 
-def judge(rows, said, why):
-    """The table's lines, and what is wrong with them."""
+def line_of(row, pins):
+    """What tells a row of the table from every other, and from itself after a change."""
+    launch = row["launch"]
+    return {"kernel": f"{launch.module}:{launch.entry}" if launch.module else launch.entry, "op": launch.op, "case": row["case"],
+            "shape": shape_of(launch), "grid": launch.grid, "block": launch.block, "cluster": launch.cluster, "shared": launch.shared,
+            "sha256": pins[launch.module]["sha256"] if launch.module else None, "bytes": round(row["bytes"]), "flops": round(row["flops"])}
+
+
+def identity(line):
+    return json.dumps([line.get(name) for name in ("kernel", "case", "shape", "grid", "block", "cluster", "shared", "sha256", "bytes")])
+
+
+def judge(rows, said, why, pins, kept=(), run=0):
+    """The table's lines, and what is wrong with them. `kept`: lines of earlier runs by identity."""
     machine, lines, problems = said.get("machine", {}), [], []
-    if "bytes_per_second" not in machine:
-        return [], [f"the machine could not be measured: {machine.get('error', 'nothing was said')}"]
+    kept = dict(kept)
+    if "bytes_per_second" not in machine and any(identity(line_of(row, pins)) not in kept for row in rows):
+        problems.append(f"the machine could not be measured: {machine.get('error', 'nothing was said')}")
     for row in rows:
-        launch, got = row["launch"], said.get(row["row"], {"error": "not measured"})
-        line = {"kernel": f"{launch.module}:{launch.entry}" if launch.module else launch.entry, "op": launch.op, "case": row["case"],
-                "shape": shape_of(launch), "grid": launch.grid, "block": launch.block, "bytes": round(row["bytes"]),
-                "flops": round(row["flops"])}
+        line, got = line_of(row, pins), said.get(row["row"], {"error": "not measured"})
+        if identity(line) in kept:
+            line = kept[identity(line)]
+        elif "us" in got and "bytes_per_second" in machine:
+            line |= {"run": run, "bytes_us": round(1e6 * row["bytes"] / machine["bytes_per_second"], 3),
+                     "flops_us": round(1e6 * row["flops"] / machine["flops"], 3), "launch_us": machine["empty_launch_us"]}
+            line |= {"floor_us": max(line["bytes_us"], line["flops_us"], line["launch_us"]), "us": got["us"], "best_us": got["best_us"],
+                     "sets": got["sets"]}
+            line["ratio"] = round(got["us"] / line["floor_us"], 2)
+        else:
+            line["error"] = got.get("error", "the machine was not measured")
+            problems.append(f"{label(row)}: {line['error']}")
         lines.append(line)
-        if "us" not in got:
-            problems.append(f"{label(row)}: {got['error']}")
-            line["error"] = got["error"]
-            continue
-        line["bytes_us"] = round(1e6 * row["bytes"] / machine["bytes_per_second"], 3)
-        line["flops_us"] = round(1e6 * row["flops"] / machine["flops"], 3)
-        line["launch_us"] = machine["empty_launch_us"]
-        line["floor_us"] = max(line["bytes_us"], line["flops_us"], line["launch_us"])
-        line["us"], line["best_us"], line["sets"] = got["us"], got["best_us"], got["sets"]
-        line["ratio"] = round(got["us"] / line["floor_us"], 2)
-        if line["ratio"] > RATIO_MAX:
-            line["why"] = sentence(why, launch, row["case"])
+        if line.get("ratio", 0) > RATIO_MAX:
+            line["why"] = sentence(why, row["launch"], row["case"])
             if line["why"] is None:
                 problems.append(f"{label(row)}: {line['ratio']} times its floor, and benchmarks/kernels_why.toml does not say why")
     return lines, problems
@@ -242,21 +261,22 @@ def sentence(why, launch, case):
 
 
 def markdown(table):
-    m = table["ceilings"]
-    out = [f"# Every kernel beside its floor, {table['machine']}, {table['date']}", "",
-           f"From `benchmarks/kernels_table.py`. In the same run a copy moved {m['bytes_per_second'] / 1e12:.2f} TB/s (read and written), an 8192-cubed "
-           f"bf16 product reached {m['flops'] / 1e12:.0f} TFLOP/s, and an empty launch in a graph took {m['empty_launch_us']:.2f} us. The floor is the "
-           "largest of the three columns before it.", ""]
+    out = [f"# Every kernel beside its floor, {table['runs'][-1]['machine']}, {table['runs'][-1]['date']}", "",
+           "From `benchmarks/kernels_table.py`. The floor is the largest of the three columns before it. What the machine gave, in the run of the row "
+           "(last column):", "", "| run | a copy, read and written | an 8192-cubed bf16 product | an empty launch in a graph |", "|---|---|---|---|"]
+    out += [f"| {i} | {m['bytes_per_second'] / 1e12:.2f} TB/s | {m['flops'] / 1e12:.0f} TFLOP/s | {m['empty_launch_us']:.2f} us |"
+            for i, m in enumerate(table["runs"]) if m.get("flops")]
+    out.append("")
     cases = list(dict.fromkeys(line["case"] for line in table["kernels"]))
     for case in cases:
-        out += [f"## {case}", "", "| kernel | shape | MB | GFLOP | bytes us | flops us | launch us | floor us | measured us | ratio |",
-                "|---|---|---|---|---|---|---|---|---|---|"]
+        out += [f"## {case}", "", "| kernel | shape | MB | GFLOP | bytes us | flops us | launch us | floor us | measured us | ratio | run |",
+                "|---|---|---|---|---|---|---|---|---|---|---|"]
         for line in (l for l in table["kernels"] if l["case"] == case):
             if "us" not in line:
-                out.append(f"| {line['kernel']} | {line['shape']} | | | | | | | {line['error']} | |")
+                out.append(f"| {line['kernel']} | {line['shape']} | | | | | | | {line['error']} | | |")
                 continue
             out.append(f"| `{line['kernel'].replace('kern_', '')}` | {line['shape']} | {line['bytes'] / 1e6:.3g} | {line['flops'] / 1e9:.3g} | {line['bytes_us']:.2f} | "
-                       f"{line['flops_us']:.2f} | {line['launch_us']:.2f} | {line['floor_us']:.2f} | {line['us']:.2f} | {line['ratio']:.1f} |")
+                       f"{line['flops_us']:.2f} | {line['launch_us']:.2f} | {line['floor_us']:.2f} | {line['us']:.2f} | {line['ratio']:.1f} | {line['run']} |")
         out.append("")
     above = {line["kernel"]: line["why"] for line in table["kernels"] if line.get("why")}
     if above:
@@ -282,22 +302,29 @@ def main():
         if o.plan_only:
             print("\n".join(problems))
             return 1 if problems else 0
-        said = measure(o, rows, folder)
-    lines, wrong = judge(rows, said, why)
+        old = json.loads(o.resume.read_text()) if o.resume else {"runs": [], "kernels": []}
+        kept = {identity(line): line for line in old["kernels"] if "us" in line}
+        said = measure(o, [row for row in rows if identity(line_of(row, pins)) not in kept], folder)
+    lines, wrong = judge(rows, said, why, pins, kept, len(old["runs"]))
     problems += wrong
-    machine = said.get("machine", {})
-    table = {"command": "benchmarks/kernels_table.py", "date": str(datetime.date.today()), "machine": machine.get("machine", ""),
-             "ceilings": {name: machine.get(name) for name in ("bytes_per_second", "flops", "empty_launch_us")},
-             "kernels": lines, "not launched by any program": why.get("nobody", {})}
-    o.o.write_text("{\n" + ",\n".join(f" {json.dumps(k)}: " + ("[\n  " + ",\n  ".join(map(json.dumps, v)) + "\n ]" if k == "kernels" else json.dumps(v))
-                                      for k, v in table.items()) + "\n}\n")
-    if lines:
-        text = markdown(table)
-        if o.markdown:
-            o.markdown.write_text(text)
-        print(text)
+    table = table_of(old["runs"], said.get("machine", {}), lines, why)
+    write(o, table, lines)
     print("\n".join(problems) if problems else f"all {len(lines)} rows stand")
     return 1 if problems else 0
+
+
+def table_of(runs, machine, lines, why):
+    run = {"date": str(datetime.date.today()), "machine": machine.get("machine", ""),
+           **{name: machine.get(name) for name in ("bytes_per_second", "flops", "empty_launch_us")}}
+    return {"command": "benchmarks/kernels_table.py", "runs": [*runs, run], "kernels": lines,
+            "not launched by any program": why.get("nobody", {})}
+
+
+def write(o, table, lines):
+    o.o.write_text("{\n" + ",\n".join(f" {json.dumps(k)}: " + ("[\n  " + ",\n  ".join(map(json.dumps, v)) + "\n ]" if k == "kernels" else json.dumps(v))
+                                      for k, v in table.items()) + "\n}\n")
+    if lines and o.markdown:
+        o.markdown.write_text(markdown(table))
 
 
 if __name__ == "__main__":

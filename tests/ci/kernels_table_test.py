@@ -10,7 +10,7 @@ import kernels_table  # noqa: E402
 import kernels_work  # noqa: E402
 
 MACHINE = {"machine": "some", "bytes_per_second": 4e12, "flops": 8e14, "empty_launch_us": 1.5}
-PINS = {"norm-rms": {"entries": ["kern_rms", "kern_land_rms"]}}
+PINS = {"norm-rms": {"entries": ["kern_rms", "kern_land_rms"], "sha256": "aa"}}
 
 
 def buffer(name, size, io, dtype="bf16"):
@@ -29,7 +29,7 @@ def row(launch, moved, flops=0):
 
 def judged(us, moved=4e6, flops=0, why=None, **more):
     said = {"machine": MACHINE, "r0": {"us": us, "best_us": us, "sets": 1, **more}}
-    return kernels_table.judge([row(rms(), moved, flops)], said, why or {})
+    return kernels_table.judge([row(rms(), moved, flops)], said, why or {}, PINS)
 
 
 class KernelsTable(unittest.TestCase):
@@ -58,9 +58,20 @@ class KernelsTable(unittest.TestCase):
 
     def test_a_row_that_failed_or_was_not_measured_is_a_problem(self):
         for said in ({"r0": {"error": "an illegal address"}}, {}):
-            _, problems = kernels_table.judge([row(rms(), 1)], {"machine": MACHINE, **said}, {})
+            _, problems = kernels_table.judge([row(rms(), 1)], {"machine": MACHINE, **said}, {}, PINS)
             self.assertEqual(len(problems), 1)
-        self.assertIn("could not be measured", kernels_table.judge([], {"machine": {"error": "no driver"}}, {})[1][0])
+        _, problems = kernels_table.judge([row(rms(), 1)], {"machine": {"error": "no driver"}}, {}, PINS)
+        self.assertIn("could not be measured", problems[0])
+
+    def test_a_row_of_an_earlier_run_stays_until_its_kernel_or_its_launch_changes(self):
+        (line,), _ = judged(12.0)
+        kept = {kernels_table.identity(line): line}
+        lines, problems = kernels_table.judge([row(rms(), 4e6)], {}, {}, PINS, kept, 1)
+        self.assertEqual((lines[0]["us"], lines[0]["run"], problems), (12.0, 0, []))
+        other = {"norm-rms": {**PINS["norm-rms"], "sha256": "bb"}}
+        for rows, pins in (([row(rms(), 4e6)], other), ([row(rms(rows=64), 4e6)], PINS)):
+            lines, problems = kernels_table.judge(rows, {"machine": MACHINE}, {}, pins, kept, 1)
+            self.assertIn("not measured", problems[0])
 
     def test_bytes_are_each_input_once_and_each_output_once(self):
         launch = rms(rows=64)
