@@ -88,12 +88,12 @@ class Model(torch.nn.Module):
             self.tensors[name.replace(".", "/")] = torch.nn.Parameter(
                 tensors[name].to(self.wide).clone(), requires_grad=learned)
         self.load = {}  # moe -> [experts], how many tokens chose each in the last forward
-        for part in ("mlp", "moe", "kda_in", "kda_out", "mla_in", "mla_out"):
+        for part in PARTS:
             setattr(self, part, functools.partial(getattr(parts, part), config))
         self.mixed_norm, self.judged = parts.mixed_norm, parts.judged
 
     def compile(self):
-        for part in ("mlp", "moe", "kda_in", "kda_out", "mla_in", "mla_out", "mixed_norm", "judged"):
+        for part in (*PARTS, "mixed_norm", "judged"):
             setattr(self, part, torch.compile(getattr(self, part), dynamic=False, fullgraph=True))
 
     def of(self, name):
@@ -117,8 +117,9 @@ class Model(torch.nn.Module):
                                self.of(norm + ".weight"), self.config.eps, *rows)
 
     def kda(self, x, rows, at):
-        *qkvgb, gate = self.kda_in(x, rows.position, *self.all_of(at, KDA))
-        o = delta_rule(*qkvgb, rows, self.config.bound)
+        *raw, gate = self.kda_in(x, rows.position, *self.all_of(at, KDA))
+        given = self.kda_given(*raw, self.of(at + "A_log"), self.of(at + "dt_bias"))
+        o = delta_rule(*given, rows, self.config.bound)
         return self.kda_out(o, gate, *self.all_of(at, ("o_norm", "o_proj")))
 
     def mla(self, x, rows, at):
@@ -162,9 +163,10 @@ class Model(torch.nn.Module):
         return parts.linear(x, self.of("lm_head.weight")).reshape(b, width, -1)[:, :t]
 
 
-BARE = ("A_log", "dt_bias", "gate.e_score_correction_bias")
+PARTS = ("mlp", "moe", "kda_in", "kda_given", "kda_out", "mla_in", "mla_out")
+BARE = ("gate.e_score_correction_bias",)
 KDA = ("q_proj", "k_proj", "v_proj", "q_conv1d", "k_conv1d", "v_conv1d", "f_a_proj", "f_b_proj", "b_proj",
-       "g_proj", "A_log", "dt_bias")
+       "g_proj")
 MLA = ("q_a_proj", "q_a_layernorm", "q_b_proj", "kv_a_proj_with_mqa", "kv_a_layernorm", "kv_b_proj", "g_proj")
 MOE = ("gate", "gate.e_score_correction_bias", "routed_expert_down_proj", "routed_expert_norm",
        "routed_expert_up_proj", "shared_experts.gate_proj", "shared_experts.up_proj",

@@ -83,8 +83,8 @@ def moe(c, x, stream, gate, bias, down, norm, up, shared_gate, shared_up, shared
     return stream + (linear(y, up) + shared), chosen.sum(0)
 
 
-def kda_in(c, x, position, q, k, v, q_taps, k_taps, v_taps, f_a, f_b, b, g, a_log, dt_bias):
-    """(q, k, v, log decay [t, heads, d], step size [t, heads], output gate [t, inner])."""
+def kda_in(c, x, position, q, k, v, q_taps, k_taps, v_taps, f_a, f_b, b, g):
+    """(q, k, v behind their convolutions, raw decay, raw step size, output gate)."""
     t, inner = x.shape[0], c.kda_heads * c.kda_dim
     sizes = [inner, inner, inner, c.kda_dim, c.kda_heads, inner]
     yq, yk, yv, low, step, gate = linear(x, q, k, v, f_a, b, g).split(sizes, -1)
@@ -95,15 +95,24 @@ def kda_in(c, x, position, q, k, v, q_taps, k_taps, v_taps, f_a, f_b, b, g, a_lo
         for i in range(c.taps):
             there = (position >= c.taps - 1 - i)[:, None]
             out = out + taps[:, i] * torch.where(there, y[i:i + t], 0.0)
-        return wide(F.silu(out).to(x.dtype)).reshape(t, c.kda_heads, c.kda_dim)
+        return F.silu(out).to(x.dtype)
+
+    return (convolved(yq, q_taps), convolved(yk, k_taps), convolved(yv, v_taps), linear(low, f_b),
+            step.contiguous(), gate.contiguous())
+
+
+def kda_given(c, q, k, v, r, step, a_log, dt_bias):
+    """What the delta rule is given: q, k, v, log decay [t, heads, d], step size [t, heads]. Apart from
+    `kda_in`, so that its sums over a head read what the convolutions wrote and do not run them again."""
+    def heads(y):
+        return y.reshape(-1, c.kda_heads, c.kda_dim)
 
     def unit(y):
         return y * torch.rsqrt(y.square().sum(-1, keepdim=True) + L2_EPS)
 
-    r = wide(linear(low, f_b)) + dt_bias
-    decay = c.bound * torch.sigmoid(a_log.exp()[:, None] * r.reshape(t, c.kda_heads, c.kda_dim))
-    return (unit(convolved(yq, q_taps)) * c.kda_dim ** -0.5, unit(convolved(yk, k_taps)),
-            convolved(yv, v_taps), decay, torch.sigmoid(wide(step)), gate)
+    decay = c.bound * torch.sigmoid(a_log.exp()[:, None] * heads(wide(r) + dt_bias))
+    return (unit(heads(wide(q))) * c.kda_dim ** -0.5, unit(heads(wide(k))), heads(wide(v)).contiguous(), decay,
+            torch.sigmoid(wide(step)))
 
 
 def kda_out(c, o, gate, norm, o_proj):
