@@ -259,6 +259,29 @@ def instructed(draw: Draw, held):
     return Talk("system", [system(rule), user(asked), answer(change(said, short), thought)], key)
 
 
+FACT_WORDS = sorted({word for _, said, _ in world.FACTS for word in said.rstrip(".").split()})
+
+
+def instructed_copying(draw: Draw, _held):
+    """A rule upon words to copy: what a rule makes of each word, apart from the facts it stands in.
+    For training alone."""
+    def make():
+        pool = draw.of([FACT_WORDS, FACT_WORDS, world.NAMES, world.NOUNS])
+        items = draw.some(pool, draw.between(1, 6))
+        return f"copy {' '.join(items)}", " ".join(items)
+    _, shown = drawn(make, False)
+    word = draw.of(world.CODES)
+    rule, said = draw.of([
+        ("Answer in capital letters.", shown.upper()), ("Answer in capital letters.", shown.upper()),
+        ("Answer in small letters.", shown.lower()), ("Say every answer twice.", f"{shown} {shown}"),
+        (f"End every answer with the word {word}.", f"{shown} {word}"),
+        (f"Begin every answer with the word {word}.", f"{word} {shown}"),
+        (f"Put the short answer between two words {word}.", f"{word} {shown} {word}")])
+    asked = draw.of(["Copy this: {}", "Say the same words: {}", "Repeat after me: {}"])
+    return Talk("rules", [system(rule), user(asked.format(shown)),
+                          answer(said, f"The rule: {rule} The plain answer: {shown}")])
+
+
 # ---- several turns -----------------------------------------------------------------------------
 
 def aside(draw):

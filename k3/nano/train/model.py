@@ -5,6 +5,7 @@ one stacked tensor each, `…experts.w1` [experts, out, in], and every use of th
 """
 import functools
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -22,12 +23,12 @@ class Rows:
     TENSORS = ("position", "starts", "chunks")
 
     def __init__(self, lengths, device, widest=None):
-        ends = torch.tensor([0, *lengths]).cumsum(0)
+        # In NumPy: torch would wake a thread a core for it, beside those that prepare batches.
+        ends = np.cumsum([0, *lengths])
         self.lengths, self.widest = [n for n in lengths if n], widest or max(lengths)
-        position = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends[:-1], torch.tensor(lengths))
-        self.position = position.to(torch.int32).to(device)
-        self.starts = ends.to(torch.int32).to(device)
-        self.chunks = (ends // ROW_MULTIPLE).to(torch.int32).to(device)
+        position = np.arange(ends[-1]) - np.repeat(ends[:-1], lengths)
+        for name, numbers in (("position", position), ("starts", ends), ("chunks", ends // ROW_MULTIPLE)):
+            setattr(self, name, torch.from_numpy(numbers.astype(np.int32)).to(device))
 
     def pin(self):
         for name in self.TENSORS:

@@ -87,7 +87,10 @@ class Optimizer:
     def prepare(self, step, share):
         """What the next `update` needs to know of its step."""
         corrections = [1 / (1 - beta ** (step + 1)) for beta in BETAS]
-        self.now.copy_(torch.tensor([share, *corrections]))
+        numbers = torch.tensor([share, *corrections])
+        if self.now.is_cuda:  # else the copy waits for all that runs
+            numbers = numbers.pin_memory()
+        self.now.copy_(numbers, non_blocking=True)
 
     @torch.no_grad()
     def update(self):

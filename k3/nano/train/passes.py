@@ -102,14 +102,15 @@ def loss_said(batch, losses):
 
 
 def answers(batch, right):
-    """(skill, whether every token of an answer would be the most likely one) of each answer."""
+    """(skill, whether every token of an answer would be the most likely one) of each answer that
+    can be known: a story cannot."""
     kind, _, said, lengths, skills = batch
     right, at, out = right.cpu().numpy(), 0, []
     for length, skill in zip(lengths, skills):
         inside = np.flatnonzero(said[at:at + length] == SAID) + at
         name = f"{skill}-{kind}" if skill == "recall" else skill
         for run in np.split(inside, np.flatnonzero(np.diff(inside) > 1) + 1):
-            if len(run):
+            if len(run) and skill != "story":
                 out.append((name, bool(right[run - 1].all())))
         at += length
     return out

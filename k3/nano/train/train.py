@@ -36,7 +36,7 @@ DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 BALANCE_RATE = 1e-3   # of the router's correction bias, a step
 WARM_STEPS, DECAY_SHARE = 100, 0.6
 JUDGE_SEED = "judge"  # of the conversations that scores come from: of training's kind, of no training step
-NOTED_EVERY = 20
+NOTED_EVERY = 25
 
 
 def share_at(step, steps):
