@@ -68,18 +68,22 @@ def foreign_word(draw):
     return "".join(chr(draw.between(0x4E00, 0x9FA5)) for _ in range(draw.between(1, 3)))
 
 
+def foreign_words(draw):
+    return [foreign_word(draw) for _ in range(draw.between(1, 4))]
+
+
 def word_list(draw):
     count = draw.between(2, 8)
     pool = draw.of([world.NOUNS, world.CODES, world.NAMES, world.COLOURS + world.ADJECTIVES,
                     [str(i) for i in range(100)], None])
     if pool is None:
-        return [foreign_word(draw) for _ in range(draw.between(1, 4))]
+        return foreign_words(draw)
     return draw.some(pool, count)
 
 
-def copying(draw: Draw, held):
+def copying(draw: Draw, held, words=word_list):
     def make():
-        items = word_list(draw)
+        items = words(draw)
         how = draw.of(["copy", "copy", "reverse"])
         return f"{how} {' '.join(items)}", (items, how)
     key, (items, how) = drawn(make, held)
@@ -91,6 +95,10 @@ def copying(draw: Draw, held):
     asked = draw.of(["Say this backwards: {}", "Reverse the order of these words: {}"])
     steps = "; ".join(f"{i} {word}" for i, word in enumerate(items, 1))
     return Talk("copy", [user(asked.format(shown)), answer(back, f"{steps}. Now from {len(items)} to 1.")], key)
+
+
+def copying_bytes(draw: Draw, held):
+    return copying(draw, held, foreign_words)
 
 
 # ---- numbers -----------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ class Resuming(Scratch):
         one, other = (torch.load(self.folder / f / "state.pt", weights_only=True)
                       for f in ("whole", "pieces"))
         self.assertEqual((one["step"], other["step"]), (4, 4))
-        self.assertEqual(set(one["tensors"]), {"values", "momentum", "square", "biases"})
+        self.assertEqual(set(one["tensors"]), {"values", "momentum", "mean", "square", "biases"})
         for name, tensor in one["tensors"].items():
             self.assertTrue(torch.equal(tensor, other["tensors"][name]), name)
             self.assertGreater(tensor.abs().max().item(), 0, name)
@@ -244,6 +244,10 @@ class Resuming(Scratch):
         refused = self.run_steps("pieces", steps=5)
         self.assertEqual(refused.returncode, 1)
         self.assertIn("begun with", refused.stderr)
+        nano.train_vocabulary(self.folder / "tokenizer", 1000, corpus)
+        refused = self.run_steps("pieces")
+        self.assertEqual(refused.returncode, 1)
+        self.assertIn("'text': ", refused.stderr)
 
 
 def release_names(folder):

@@ -3,7 +3,7 @@
 
 usage: train.py --config F --tokenizer DIR --run DIR --steps N [--minutes 9] [--device cuda]
        [--tokens 69632] [--rate 4e-3] [--muon-rate 8e-3] [--workers 13] [--seed 0] [--dtype bf16]
-       [--judge 200] [--until STEP] [--beyond 0] [--export DIR] [--record FILE]
+       [--judge 200] [--until STEP] [--beyond 0] [--export DIR] [--record FILE] [--note TEXT]
 The run's folder holds `state.pt`: everything a run needs to go on, to the bit. `--export` writes
 the checkpoint as the release has it, the tokenizer's files included, after the last step or at the
 stop; `--record` what the run was and how it went. `--beyond N` goes on for N steps behind a stop, of
@@ -20,6 +20,9 @@ import shutil
 import sys
 import time
 
+if __name__ == "__main__" and os.environ.get("PYTHONHASHSEED") != "0":
+    # What a compiler does in the order of a set is the same in every process.
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
 # Products in the same order every time.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
@@ -45,6 +48,15 @@ def share_at(step, steps):
     return min(1.0, (step + 1) / WARM_STEPS, down)
 
 
+def text_digest(tokens):
+    """Of the vocabulary and the text: of the ids of some passes."""
+    found = hashlib.sha256()
+    for kind in batches.LIMITS:
+        ids, said, _, _ = batches.one_pass(JUDGE_SEED, kind, 0, tokens)
+        found.update(ids.tobytes() + said.tobytes())
+    return found.hexdigest()[:16]
+
+
 class Run:
     """Model, optimizer and step number; `save` and `Run` itself are inverse to the bit."""
 
@@ -60,6 +72,7 @@ class Run:
         # What makes the run the one it is: going on with another value would be another run.
         self.identity = {name: getattr(args, name) for name in (
             "steps", "tokens", "rate", "muon_rate", "seed", "dtype")}
+        self.identity["text"] = text_digest(args.tokens)
         if self.file.exists():
             self.load()
         self.updating = None
@@ -160,6 +173,11 @@ class Run:
             shutil.copy(pathlib.Path(self.args.tokenizer) / file, folder)
 
 
+def machine(device):
+    name = torch.cuda.get_device_name() if device.startswith("cuda") else device
+    return f"{name}, torch {torch.__version__}"
+
+
 def judged_batches(tokens, count):
     """`count` passes of short texts, one of each other kind."""
     return [(kind, *batches.one_pass(JUDGE_SEED, kind, 1 + i, tokens))
@@ -172,6 +190,7 @@ def options(argv):
         parser.add_argument(f"--{name}", required=True)
     parser.add_argument("--export")
     parser.add_argument("--record")
+    parser.add_argument("--note", help="of the record: the commit, say")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--until", type=int, help="stop after this step")
     parser.add_argument("--beyond", type=int, default=0)
@@ -232,8 +251,8 @@ def main(argv=None):
         run.export(pathlib.Path(args.export))
     if args.record:
         pathlib.Path(args.record).write_text(json.dumps(
-            {"config": pathlib.Path(args.config).name, **run.identity, "done": done,
-             "history": run.history}, indent=0) + "\n")
+            {"config": pathlib.Path(args.config).name, **run.identity, "done": done, "note": args.note,
+             "machine": machine(args.device), "history": run.history}, indent=0) + "\n")
     for passes in itertools.islice(made, min(args.beyond, args.steps - done)):
         run.learn(passes)
         if run.step % NOTED_EVERY == 0:
