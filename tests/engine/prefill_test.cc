@@ -1,6 +1,7 @@
 #include "kern/engine/prefill.h"
 
 #include <catch2/catch.hpp>
+#include <map>
 #include <tuple>
 
 #include "fixtures.h"
@@ -300,4 +301,165 @@ TEST_CASE("limits that cannot be planned within are refused by name", "[engine][
   refused = PrefillScheduler::create({.limits = bad});
   REQUIRE(!refused);
   CHECK(refused.error().message == "`page_tokens`: expected a divisor or a multiple of 64, got 48");
+}
+
+namespace {
+
+/// A host tier where a page takes 10 bytes and a slot 100.
+ExecutorLimits tiered(uint32_t pages, uint64_t host_bytes, uint32_t slots = 9) {
+  ExecutorLimits of = limits(pages, slots);
+  of.host_bytes = host_bytes;
+  of.host_page_bytes = 10;
+  of.host_slot_bytes = 100;
+  return of;
+}
+
+std::map<Move::What, size_t> kinds(const std::vector<Move>& moves) {
+  std::map<Move::What, size_t> count;
+  for (const Move& move : moves) ++count[move.what];
+  return count;
+}
+
+Counters counted(const PrefillScheduler& prefill) {
+  Counters counters;
+  prefill.count(counters);
+  return counters;
+}
+
+}  // namespace
+
+TEST_CASE("what gives way is parked, and a prompt that begins as it did wakes it",
+          "[engine][prefill][park]") {
+  auto prefill = scheduler(tiered(9, 1000));
+  uint64_t next = 1;
+  const auto cold = run_alone(prefill, 1, prompt(400), next);
+  const auto other = run_alone(prefill, 2, prompt(400, 5000), next);
+  // six pages and the slot leave with the item that writes their successors
+  CHECK(kinds(other[0].moves) ==
+        std::map<Move::What, size_t>{{Move::What::park_page, 6}, {Move::What::park_slot, 1}});
+  CHECK(other[0].after_moves == other[0].id);
+  CHECK(other[0].moves[0].device == cold[0].slices[0].pages[0]);
+  CHECK(other[1].moves.empty());
+  const Counters parked = counted(prefill);
+  CHECK(parked.prefixes_parked == 1);
+  CHECK(parked.bytes_parked == 160);
+  CHECK(parked.host_bytes_used == 160);
+  CHECK(parked.host_prefixes == 1);
+
+  const auto warm = run_alone(prefill, 3, prompt(420), next);
+  REQUIRE(warm.size() == 1);
+  CHECK(warm[0].slices[0].start == 384);
+  CHECK(kinds(warm[0].moves) == std::map<Move::What, size_t>{{Move::What::park_page, 6},
+                                                             {Move::What::park_slot, 1},
+                                                             {Move::What::wake_page, 6},
+                                                             {Move::What::wake_slot, 1}});
+  CHECK(warm[0].after_moves == warm[0].id);
+  // back from where it was parked to, into the pages that the prompt reads
+  const Move& first = warm[0].moves[7];
+  CHECK(first == Move{Move::What::wake_page, warm[0].slices[0].pages[0], other[0].moves[0].host});
+  CHECK(warm[0].slot_copies ==
+        std::vector<Copy>{{warm[0].moves.back().device, warm[0].slices[0].slot}});
+  const Counters counters = counted(prefill);
+  CHECK(counters.prefixes_woken == 1);
+  CHECK(counters.bytes_woken == 160);
+  CHECK(counters.cache_hits == 384);
+  CHECK(counters.cache_hits_woken == 384);
+}
+
+TEST_CASE("what woke leaves again without a copy", "[engine][prefill][park]") {
+  auto prefill = scheduler(tiered(9, 1000));
+  uint64_t next = 1;
+  run_alone(prefill, 1, prompt(400), next);
+  run_alone(prefill, 2, prompt(400, 5000), next);
+  run_alone(prefill, 3, prompt(385), next);
+  const auto again = run_alone(prefill, 4, prompt(385, 5000), next);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].slices[0].start == 384);
+  CHECK(kinds(again[0].moves) ==
+        std::map<Move::What, size_t>{{Move::What::wake_page, 6}, {Move::What::wake_slot, 1}});
+}
+
+TEST_CASE("a prefix too short to park and one without room in host memory are dropped",
+          "[engine][prefill][park]") {
+  uint64_t next = 1;
+  auto made = PrefillScheduler::create({.limits = tiered(9, 1000), .park_tokens_min = 385});
+  REQUIRE(made);
+  run_alone(*made, 1, prompt(400), next);
+  CHECK(run_alone(*made, 2, prompt(400, 5000), next)[0].moves.empty());
+  CHECK(counted(*made).prefixes_dropped == 1);
+  auto small = scheduler(tiered(9, 159));
+  run_alone(small, 1, prompt(400), next);
+  CHECK(run_alone(small, 2, prompt(400, 5000), next)[0].moves.empty());
+  CHECK(counted(small).prefixes_dropped == 1);
+  // one that holds one makes room for the next
+  auto one = scheduler(tiered(9, 160));
+  run_alone(one, 1, prompt(400), next);
+  run_alone(one, 2, prompt(400, 5000), next);
+  run_alone(one, 3, prompt(400, 7000), next);
+  const Counters counters = counted(one);
+  CHECK(counters.prefixes_parked == 2);
+  CHECK(counters.prefixes_dropped == 1);
+  CHECK(counters.host_bytes_used == 160);
+}
+
+TEST_CASE("prompts whose memory is on the move are left out while others are ready",
+          "[engine][prefill][park]") {
+  auto prefill = scheduler(tiered(17, 1000), 8);
+  uint64_t next = 1;
+  run_alone(prefill, 1, prompt(400), next);
+  submit(prefill, 2, prompt(640, 5000));
+  admit_all(prefill);
+  CHECK(parts(prefill.plan(next)) == std::vector<Part>{{2, 0, 256, false}});
+  // its room is the parked prefix's, so the moves begin with the item beside it
+  submit(prefill, 3, prompt(300, 9000));
+  admit_all(prefill);
+  REQUIRE(prefill.admitted(RequestId{3}));
+  const auto beside = prefill.plan(next + 1);
+  CHECK(parts(beside) == std::vector<Part>{{2, 256, 256, false}});
+  CHECK(kinds(beside->moves).contains(Move::What::park_page));
+  CHECK(beside->after_moves == 0);
+  const auto last = prefill.plan(next + 2);
+  CHECK(parts(last) == std::vector<Part>{{2, 512, 128, true}});
+  SECTION("until the moves are told to be done") {
+    prefill.moved(next + 1);
+    const auto item = prefill.plan(next + 3);
+    CHECK(parts(item) == std::vector<Part>{{3, 0, 256, false}});
+  }
+  SECTION("or nobody else is there, and it may wait on the device") {
+    CHECK(!prefill.plan(next + 3, false));
+    const auto item = prefill.plan(next + 3);
+    CHECK(parts(item) == std::vector<Part>{{3, 0, 256, false}});
+    CHECK(item->after_moves == next + 1);
+  }
+}
+
+TEST_CASE("moves ride with an item that was planned elsewhere", "[engine][prefill][park]") {
+  auto prefill = scheduler(tiered(9, 1000));
+  uint64_t next = 1;
+  run_alone(prefill, 1, prompt(400), next);
+  submit(prefill, 2, prompt(400, 5000));
+  admit_all(prefill);
+  CHECK(!prefill.plan(next, false));
+  Item step{.id = next};
+  prefill.carry_moves(step);
+  CHECK(step.moves.size() == 7);
+  CHECK(step.after_moves == 0);
+  const auto item = prefill.plan(next + 1);
+  REQUIRE(item);
+  CHECK(item->moves.empty());
+  CHECK(item->after_moves == next);
+}
+
+TEST_CASE("a reset forgets what is parked and every move", "[engine][prefill][park]") {
+  auto prefill = scheduler(tiered(9, 1000));
+  uint64_t next = 1;
+  run_alone(prefill, 1, prompt(400), next);
+  submit(prefill, 2, prompt(400, 5000));
+  admit_all(prefill);
+  prefill.reset();
+  CHECK(counted(prefill).host_bytes_used == 0);
+  const auto items = run_alone(prefill, 3, prompt(400), next);
+  CHECK(items[0].slices[0].start == 0);
+  CHECK(items[0].moves.empty());
+  CHECK(items[0].after_moves == 0);
 }

@@ -21,15 +21,24 @@ UnifiedHead head(ExecutorLimits of = limits(), int32_t queue_max = 100) {
 }
 
 /// Runs random requests on the fake model and checks every answer; see tests/sim.
-/// Returns how many tokens came from the cache.
-uint64_t storm(uint64_t seed) {
+struct Seen {
+  uint64_t cached = 0, woken = 0;
+};
+
+/// Half of the runs have a host tier, whose moves are done some time between the items.
+Seen storm(uint64_t seed) {
   Prng prng(seed);
   const sim::Model model{.stages = 2, .recurrent = prng.below(4) != 0};
   ExecutorLimits of = limits(14 + static_cast<uint32_t>(prng.below(12)), 6);
   of.recurrent = model.recurrent;
   of.feeds = prng.below(2) != 0;
   std::vector<Token> kept;  // of the last step
+  if (seed % 2 == 0) of.host_bytes = 100 + prng.below(300);
+  of.host_page_bytes = 5;
+  of.host_slot_bytes = 8;
   auto one = head(of);
+  sim::Moves moves;
+  uint64_t started = 0;  // the item whose turn it is
   sim::Memories memories;
   for (int stage = 0; stage < 2; ++stage) memories.emplace_back(of.pages, of.slots, 64, prng);
   std::map<uint64_t, std::pair<Request, std::vector<Token>>> open;
@@ -50,15 +59,23 @@ uint64_t storm(uint64_t seed) {
     if (prng.below(40) == 0 && next > 1) one.abort(RequestId{1 + prng.below(next - 1)}, now);
     for (Item& item : one.take_items()) items.push_back(std::move(item));
     REQUIRE(items.size() <= 2);
-    if (!items.empty() && prng.below(2) == 0) {
+    if (!items.empty() && items.front().id > started) {  // its turn has come
+      started = items.front().id;
+      moves.start(items.front());
+    }
+    if (!moves.empty() && prng.below(3) != 0) moves.step(memories);
+    if (!items.empty() && !moves.holds_up(items.front()) && prng.below(2) == 0) {
       Item item = std::move(items.front());
       items.pop_front();
       if (item.phase == Phase::decode) sim::feed(item, kept);
       REQUIRE(!sim::unsound(item, 64, 1));
+      INFO("seed " << seed << ": " << moves.in_the_way(item, 64).value_or(""));
+      REQUIRE(!moves.in_the_way(item, 64));
       auto hidden = sim::embed(item);
       for (int stage = 0; stage < 2; ++stage)
         hidden = sim::run_stage(model, stage, memories[static_cast<size_t>(stage)], item, hidden);
-      const ItemResult result = sim::emit(item, hidden);
+      ItemResult result = sim::emit(item, hidden);
+      result.moved = moves.moved();
       if (item.phase == Phase::decode) kept = sim::tokens_of(result);
       REQUIRE(one.on_result(result, now));
     }
@@ -82,7 +99,7 @@ uint64_t storm(uint64_t seed) {
   CHECK(open.empty());
   const Counters counters = one.counters();
   CHECK(counters.pages_used == counters.pages_frozen);
-  return cached;
+  return {cached, counters.prefixes_woken};
 }
 
 }  // namespace
@@ -109,10 +126,14 @@ TEST_CASE("random requests on one process are answered by the pure function",
           "[engine][unified][prop]") {
   const char* replay = std::getenv("KERN_SEED");
   const uint64_t first = replay == nullptr ? 1 : std::stoull(replay);
-  uint64_t cached = 0;
-  for (uint64_t seed = first; seed < first + (replay == nullptr ? 60 : 1); ++seed)
-    cached += storm(seed);
-  CHECK((cached > 2000 || replay != nullptr));
+  Seen all;
+  for (uint64_t seed = first; seed < first + (replay == nullptr ? 60 : 1); ++seed) {
+    const Seen one = storm(seed);
+    all.cached += one.cached;
+    all.woken += one.woken;
+  }
+  CHECK((all.cached > 2000 || replay != nullptr));
+  CHECK((all.woken > 10 || replay != nullptr));
 }
 
 TEST_CASE("a whole answer counts its prompt, its cached tokens and its tokens",

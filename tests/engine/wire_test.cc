@@ -14,6 +14,8 @@ namespace {
 Item item() {
   Item item{.id = 12,
             .phase = Phase::decode,
+            .moves = {{Move::What::park_page, 1, 2}, {Move::What::wake_slot, 3, 4}},
+            .after_moves = 11,
             .zero_slots = {3},
             .page_copies = {{4, 5}},
             .slot_copies = {{6, 7}, {8, 9}}};
@@ -37,7 +39,7 @@ ItemResult result() {
                   .failed = true,
                   .logprob = -0.5F,
                   .top = {{1, -0.25F}, {2, -1.5F}}};
-  return {.id = 12, .emitted = {emitted, emitted}};
+  return {.id = 12, .emitted = {emitted, emitted}, .moved = 9};
 }
 
 std::vector<StageCommand> stage_commands() {
@@ -139,6 +141,8 @@ TEST_CASE("an item keeps every field", "[engine][wire]") {
   REQUIRE(read);
   CHECK(read->id == 12);
   CHECK(read->phase == Phase::decode);
+  CHECK(read->moves == item().moves);
+  CHECK(read->after_moves == 11);
   CHECK(read->zero_slots == std::vector<uint32_t>{3});
   CHECK(read->page_copies == std::vector<Copy>{{4, 5}});
   CHECK(read->slot_copies == std::vector<Copy>{{6, 7}, {8, 9}});
@@ -154,6 +158,14 @@ TEST_CASE("an item keeps every field", "[engine][wire]") {
   CHECK(slice.sampling == item().slices[0].sampling);
   CHECK(slice.draw == 4);
   CHECK(slice.top_logprobs == 5);
+}
+
+TEST_CASE("a move of no known kind is the peer's fault", "[engine][wire]") {
+  Item odd = item();
+  odd.moves[1].what = static_cast<Move::What>(4);
+  const auto read = decode_item(encode(odd), WireLimits{});
+  REQUIRE(!read);
+  CHECK(read.error().kind == Kind::peer);
 }
 
 TEST_CASE("a part's header and its answer read back", "[engine][wire]") {
@@ -177,9 +189,10 @@ TEST_CASE("a count beyond its limit is refused before anything is allocated", "[
   CHECK(decode_item(encode(large), limits));
   limits.slices_max = 1;
   CHECK(!decode_item(encode(large), limits));
-  // four thousand million emitted tokens in twelve bytes
+  // four thousand million emitted tokens in four bytes
   ByteWriter out;
   out.put(MessageType::item_done);
+  out.put<uint64_t>(1);
   out.put<uint64_t>(1);
   out.put<uint64_t>(1);
   out.put<uint32_t>(0xFFFFFFFF);

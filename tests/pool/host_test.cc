@@ -137,3 +137,20 @@ TEST_CASE("parked entries make room for a checkpoint, the coldest first", "[pool
   CHECK_FALSE(tree.lookup_any(std::vector<int32_t>(9, 1)));
   CHECK(tree.lookup_any(std::vector<int32_t>(9, 2)));
 }
+
+TEST_CASE("only what frees something missing leaves to be parked", "[pool][host]") {
+  Pool pool(kTiered);
+  PrefixTree tree(pool);
+  const std::vector<int32_t> cold = {1, 2, 3, 4, 5, 6, 7, 8}, warm = {9, 2, 3, 4};
+  auto held = retired(pool, 8);
+  tree.insert(cold, held.share());  // held by a lease in hand too: its going frees nothing
+  tree.insert(warm, retired(pool, 4));
+  CHECK(!tree.evict_to_park(Amount{4, 0}));  // more than is frozen
+  auto leaving = tree.evict_to_park(Amount{1, 0});
+  REQUIRE(leaving);
+  CHECK(leaving->tokens == warm);
+  CHECK(leaving->held.len() == 4);
+  leaving.reset();
+  CHECK(!tree.evict_to_park(Amount{1, 0}));
+  CHECK(tree.entries() == 1);
+}

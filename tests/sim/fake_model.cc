@@ -70,6 +70,57 @@ void feed(engine::Item& item, const std::vector<engine::Token>& kept) {
       slice.tokens = {std::max(kept.at(static_cast<size_t>(slice.fed_from)), 0)};
 }
 
+void Moves::start(const engine::Item& item) {
+  for (const engine::Move& move : item.moves) under_way_.emplace_back(item.id, move);
+  if (!item.moves.empty()) started_ = item.id;
+}
+
+bool Moves::holds_up(const engine::Item& item) const {
+  return !under_way_.empty() && under_way_.front().first <= item.after_moves;
+}
+
+void Moves::step(Memories& memories) {
+  using What = engine::Move::What;
+  const engine::Move move = under_way_.front().second;
+  under_way_.pop_front();
+  for (Memory& memory : memories) {
+    if (move.what == What::park_page) memory.host_pages[move.host] = memory.pages.at(move.device);
+    if (move.what == What::wake_page)
+      memory.pages.at(move.device) = memory.host_pages.at(move.host);
+    if (move.what == What::park_slot) memory.host_slots[move.host] = memory.slots.at(move.device);
+    if (move.what == What::wake_slot)
+      memory.slots.at(move.device) = memory.host_slots.at(move.host);
+  }
+}
+
+std::optional<std::string> Moves::in_the_way(const engine::Item& item, uint32_t page_tokens) const {
+  using What = engine::Move::What;
+  std::set<uint32_t> pages_read, pages_written, slots_read, slots_written;
+  slots_written.insert(item.zero_slots.begin(), item.zero_slots.end());
+  for (const engine::Copy& copy : item.slot_copies) {
+    slots_read.insert(copy.from);
+    slots_written.insert(copy.to);
+  }
+  for (const engine::Slice& slice : item.slices) {
+    const auto end = slice.start + static_cast<uint32_t>(slice.tokens.size());
+    for (uint32_t at = 0; at < end; ++at)
+      (at < slice.start ? pages_read : pages_written).insert(slice.pages.at(at / page_tokens));
+    slots_written.insert(slice.slot);
+    slots_written.insert(slice.snapshot_slot);
+  }
+  for (const auto& [id, move] : under_way_) {
+    const bool page = move.what == What::park_page || move.what == What::wake_page;
+    const bool wakes = move.what == What::wake_page || move.what == What::wake_slot;
+    const bool written = (page ? pages_written : slots_written).contains(move.device);
+    const bool read = (page ? pages_read : slots_read).contains(move.device);
+    if (written || (wakes && read))
+      return fmt::format("item {} {} {} {}, which item {} still {}", item.id,
+                         written ? "writes" : "reads", page ? "page" : "slot", move.device, id,
+                         wakes ? "wakes" : "parks");
+  }
+  return std::nullopt;
+}
+
 std::vector<Digest> embed(const engine::Item& item) {
   std::vector<Digest> hidden;
   for (const engine::Slice& slice : item.slices)

@@ -4,6 +4,8 @@
 /// group holds all of its states, paged rows by position, recurrent lines on every rank.
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,6 +35,8 @@ struct Memory {
   uint32_t page_tokens;
   std::vector<std::vector<Digest>> pages;
   std::vector<Digest> slots;
+  std::map<uint32_t, std::vector<Digest>> host_pages;  ///< the host tier, as far as it was used
+  std::map<uint32_t, Digest> host_slots;
 };
 
 /// What a stage's memory is when several stages' states live in one process.
@@ -52,6 +56,26 @@ void apply(Memories& memories, const std::vector<Write>& writes);
 std::vector<engine::Token> tokens_of(const engine::ItemResult& step);
 /// Puts them where the item's slices say (Slice::fed_from).
 void feed(engine::Item& item, const std::vector<engine::Token>& kept);
+
+/// Moves between the tiers that were started and take their time; they are done in order.
+class Moves {
+ public:
+  void start(const engine::Item& item);
+  bool empty() const { return under_way_.empty(); }
+  /// Whether an item must still wait.
+  bool holds_up(const engine::Item& item) const;
+  /// Does the next one on every memory.
+  void step(Memories& memories);
+  /// Up to which item all are done.
+  uint64_t moved() const { return under_way_.empty() ? started_ : under_way_.front().first - 1; }
+  void forget() { started_ = 0; }
+  /// Why an item may not run beside what is under way; nothing when it may.
+  std::optional<std::string> in_the_way(const engine::Item& item, uint32_t page_tokens) const;
+
+ private:
+  std::deque<std::pair<uint64_t, engine::Move>> under_way_;
+  uint64_t started_ = 0;
+};
 
 /// The hidden rows of an item before the first stage.
 std::vector<Digest> embed(const engine::Item& item);

@@ -15,13 +15,29 @@ StageShell::StageShell(Network& network, Process& process, const Model& model, i
       process_(process),
       model_(model),
       stage_(stage),
-      memory_(std::move(memory)),
+      memories_{std::move(memory)},
+      memory_(memories_.front()),
       weather_(weather),
       ways_(std::move(ways)) {}
 
 void StageShell::command(const StageCommand& command) {
   follower_.on_command(command);
-  if (std::holds_alternative<ResetEpoch>(command)) unblock();
+  if (!std::holds_alternative<ResetEpoch>(command)) return;
+  while (!moves_.empty()) moves_.step(memories_);
+  moves_.forget();
+  unblock();
+}
+
+/// One move after the other, each of which takes its time.
+void StageShell::keep_moving() {
+  if (moving_ || moves_.empty()) return;
+  moving_ = true;
+  process_.post(network_.between(1'000, 400'000), [this] {
+    moving_ = false;
+    if (!moves_.empty()) moves_.step(memories_);
+    keep_moving();
+    try_compute();
+  });
 }
 
 void StageShell::head_lost() {
@@ -47,8 +63,11 @@ void StageShell::try_compute() {
   if (!item_ || computing_) return;
   const auto came = hidden_.find({epoch_, item_->id});
   if (stage_ > 0 && came == hidden_.end()) return;
+  if (moves_.holds_up(*item_)) return;
   input_ = stage_ == 0 ? embed(*item_) : std::move(came->second);
   if (stage_ > 0) hidden_.erase(came);
+  const auto why = moves_.in_the_way(*item_, memory_.page_tokens);
+  expect(!why, "stage {}: {}", stage_, why.value_or(""));
   computing_ = true;
   process_.post(network_.between(50'000, 1500'000), [this] { complete(); });
 }
@@ -71,6 +90,7 @@ void StageShell::complete() {
     ways_.pass_on(epoch_, item_->id, std::move(hidden));
   else
     result = emit(*item_, hidden);
+  result.moved = moves_.moved();
   item_.reset();
   computing_ = false;
   follower_.on_item_done(std::move(result));
@@ -93,6 +113,8 @@ void StageShell::flush() {
     expect(!why, "stage {}: {}", stage_, why.value_or(""));
     item_ = std::move(actions.run);
     epoch_ = actions.run_epoch;
+    moves_.start(*item_);
+    keep_moving();
     try_compute();
   }
 }

@@ -54,6 +54,7 @@ class StageShell {
     size_t parts_out = 0;
   };
   void unblock();
+  void keep_moving();
   void try_compute();
   void complete();
   void start_send(const engine::SendState& order);
@@ -67,7 +68,10 @@ class StageShell {
   Process& process_;
   Model model_;
   int stage_;
-  Memory memory_;
+  Memories memories_;  ///< one: this stage's
+  Memory& memory_;
+  Moves moves_;
+  bool moving_ = false;
   Weather& weather_;
   Ways ways_;
   engine::StageFollower follower_;

@@ -14,6 +14,8 @@ void add(sim::Tally& all, const sim::Tally& one) {
   all.aborted += one.aborted;
   all.tokens += one.tokens;
   all.cached_tokens += one.cached_tokens;
+  all.parked += one.parked;
+  all.woken += one.woken;
   all.faults += one.faults;
   all.handoffs_again += one.handoffs_again;
   all.late_messages += one.late_messages;
@@ -45,15 +47,17 @@ TEST_CASE("a cluster under faults ends every request once and answers the pure f
   sim::Tally all;
   for (uint64_t seed = first; seed < first + count; ++seed) add(all, run(seed));
   WARN("finished " << all.finished << ", failed " << all.failed << ", aborted " << all.aborted
-                   << ", tokens " << all.tokens << ", cached " << all.cached_tokens << ", faults "
-                   << all.faults << ", again " << all.handoffs_again << ", late "
-                   << all.late_messages << ", damaged " << all.damaged << ", events "
-                   << all.events);
+                   << ", tokens " << all.tokens << ", cached " << all.cached_tokens << ", parked "
+                   << all.parked << ", woken " << all.woken << ", faults " << all.faults
+                   << ", again " << all.handoffs_again << ", late " << all.late_messages
+                   << ", damaged " << all.damaged << ", events " << all.events);
   if (replay || count < 200) return;
   // the storm was one: each of these would be zero if the simulation had been idle
   CHECK(all.finished > 1000);
   CHECK(all.aborted > 50);
   CHECK(all.cached_tokens > 1000);
+  CHECK(all.parked > 100);
+  CHECK(all.woken > 20);
   CHECK(all.faults > 200);
   CHECK(all.handoffs_again > 10);
   CHECK(all.late_messages > 10);

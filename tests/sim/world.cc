@@ -45,6 +45,8 @@ WorldOptions options_of(uint64_t seed) {
   options.requests = 8 + static_cast<int32_t>(prng.below(16));
   options.prefix_cache = prng.below(5) != 0;
   options.faults = seed % 4 != 0;
+  if (prng.below(3) != 0) options.host_bytes = 30 + prng.below(400);
+  options.park_tokens_min = prng.below(3) == 0 ? 128 : 0;
   return options;
 }
 
@@ -85,8 +87,12 @@ void World::start_head() {
                     .page_tokens = static_cast<int32_t>(options_.page_tokens),
                     .recurrent = options_.model.recurrent,
                     .pages = options_.pages,
-                    .slots = options_.slots};
+                    .slots = options_.slots,
+                    .host_bytes = options_.host_bytes,
+                    .host_page_bytes = 5,
+                    .host_slot_bytes = 8};
   options.prefix_cache = options_.prefix_cache;
+  options.park_tokens_min = options_.park_tokens_min;
   options.answer_within = 500 * kMs;
   options.release_within = 1000 * kMs;
   options.fill_within = 2000 * kMs;

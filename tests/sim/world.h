@@ -24,6 +24,8 @@ struct WorldOptions {
   int32_t context_max = 640;
   int32_t requests = 20;
   bool prefix_cache = true;
+  uint64_t host_bytes = 0;  ///< of a host tier where a page takes 5 and a slot 8; 0: none
+  uint32_t park_tokens_min = 0;
   bool faults = false;
   TimeNs busy_for = 600 * kMillisecondNs;  ///< requests and faults happen before
 };
@@ -33,6 +35,7 @@ WorldOptions options_of(uint64_t seed);
 /// What one run saw, to prove that it was not idle.
 struct Tally {
   uint64_t finished = 0, failed = 0, aborted = 0, tokens = 0, cached_tokens = 0;
+  uint64_t parked = 0, woken = 0;
   uint64_t faults = 0, handoffs_again = 0, late_messages = 0, damaged = 0;
   uint64_t events = 0;
 };

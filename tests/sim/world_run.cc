@@ -267,6 +267,10 @@ void World::check_memory() {
            "a group holds {} pages for nobody", mine.pages_used);
     expect(group[0]->pages_held.empty(), "a grant was never released");
   }
+  expect(counters.host_bytes_used <= options_.host_bytes, "{} of {} bytes of host memory",
+         counters.host_bytes_used, options_.host_bytes);
+  tally_.parked = counters.prefixes_parked;
+  tally_.woken = counters.prefixes_woken;
   tally_.handoffs_again += counters.handoffs_again;
   tally_.late_messages += counters.late_messages;
 }

@@ -23,7 +23,8 @@ Result<PrefillHead> PrefillHead::create(const HeadOptions& options) {
   KERN_TRY(prefill, PrefillScheduler::create({.limits = options.limits,
                                               .pipeline_depth = options.stages,
                                               .items_max = 2 * options.stages,
-                                              .prefix_cache = options.prefix_cache}));
+                                              .prefix_cache = options.prefix_cache,
+                                              .park_tokens_min = options.park_tokens_min}));
   return PrefillHead(std::make_unique<Impl>(options, std::move(prefill)));
 }
 

@@ -7,9 +7,8 @@
 
 #include "kern/base/assert.h"
 #include "kern/base/checked.h"
-#include "kern/pool/pool.h"
-#include "kern/pool/prefix.h"
 #include "packing.h"
+#include "prompt_memory.h"
 
 namespace kern::engine {
 namespace {
@@ -21,6 +20,9 @@ struct Turn {
   friend auto operator<=>(const Turn&, const Turn&) = default;
 };
 
+/// Instead of an item's id: the moves that the next item will carry.
+constexpr uint64_t kDue = UINT64_MAX;
+
 /// An admitted job. Its handles go back to the pool when it goes.
 struct Admitted {
   PrefillJob job;
@@ -31,7 +33,8 @@ struct Admitted {
   std::optional<pool::Checkpoint> source;    ///< held until the copies are in an item
   std::optional<pool::Checkpoint> snapshot;  ///< enters the cache when the prompt came out whole
   uint32_t cached = 0;
-  uint32_t planned = 0;  ///< rows in items so far, cached ones included
+  uint32_t planned = 0;      ///< rows in items so far, cached ones included
+  uint64_t after_moves = 0;  ///< of this item, or kDue, and before: then its memory is its own
   std::optional<uint64_t> last_item;
 };
 
@@ -48,15 +51,14 @@ uint32_t floor_to(uint32_t value, uint32_t step) {
 
 struct PrefillScheduler::Impl {
   explicit Impl(const PrefillOptions& given, const pool::Geometry& geometry)
-      : options(given), pool(geometry), tree(std::make_unique<pool::PrefixTree>(pool)) {
+      : options(given), memory(geometry, given.park_tokens_min) {
     const auto page = static_cast<uint32_t>(given.limits.page_tokens);
     grid = page > kGridTokens ? page : kGridTokens;
   }
 
   PrefillOptions options;
   uint32_t grid = kGridTokens;  ///< checkpoints lie on whole pages and grid lines
-  pool::Pool pool;
-  std::unique_ptr<pool::PrefixTree> tree;
+  PromptMemory memory;
   std::map<Turn, PrefillJob> queue;
   std::map<RequestId, Turn> queued;
   std::map<RequestId, Admitted> admitted;
@@ -64,17 +66,18 @@ struct PrefillScheduler::Impl {
   std::deque<InFlight> in_flight;
   uint64_t arrivals = 0;
   uint64_t admissions = 0;
-  bool blocked = false;  ///< the last admission was denied and nothing has changed since
+  bool blocked = false;   ///< the last admission was denied and nothing has changed since
+  uint64_t moving = 0;    ///< the last item that carried moves
+  uint64_t is_moved = 0;  ///< the moves of items up to this one are done
   uint64_t items = 0, prompt_tokens = 0, cache_queries = 0, cache_hits = 0;
 
-  template <class Grant>
-  auto with_eviction(Grant grant) {
-    auto outcome = grant();
-    if (outcome || outcome.denied().reason != pool::Reason::busy) return outcome;
-    if (!tree->evict(outcome.denied().missing).enough) return outcome;
-    return grant();
-  }
-  std::optional<pool::Hit> find_prefix(const PrefillJob& job);
+  /// What somebody who was granted memory just now has to wait for.
+  uint64_t moves_so_far() const { return memory.moves_due() ? kDue : moving; }
+  bool is_ready(const Admitted& one) const { return one.after_moves <= is_moved; }
+  void carry(Item& item);
+  void keep(const PrefillJob& job, Turn turn, pool::Restored restored,
+            std::optional<pool::Checkpoint> source, uint32_t cached);
+  std::vector<Admitted*> candidates(bool may_wait);
   bool admit(const PrefillJob& job, Turn turn);
   void add_slice(Item& item, InFlight& flight, Admitted& one, uint32_t rows);
   void take_snapshot(Slice& slice, Admitted& one, uint32_t end);
@@ -111,7 +114,10 @@ Result<PrefillScheduler> PrefillScheduler::create(const PrefillOptions& options)
       .pages = limits.pages,
       .slots = limits.slots,
       .recurrent = limits.recurrent,
-      .row_pages_max = static_cast<uint32_t>(ceil_div(limits.context_max, page))};
+      .row_pages_max = static_cast<uint32_t>(ceil_div(limits.context_max, page)),
+      .host_bytes = options.prefix_cache ? limits.host_bytes : 0,
+      .page_bytes = std::max<uint64_t>(limits.host_page_bytes, 1),
+      .slot_bytes = std::max<uint64_t>(limits.host_slot_bytes, 1)};
   if (const std::string why = pool::refusal(geometry); !why.empty())
     return fail(Kind::caller, "state memory: {}", why);
   return PrefillScheduler(std::make_unique<Impl>(options, geometry));
@@ -144,48 +150,44 @@ const PrefillJob* PrefillScheduler::next() const {
   return &impl_->queue.begin()->second;
 }
 
-std::optional<pool::Hit> PrefillScheduler::Impl::find_prefix(const PrefillJob& job) {
-  if (!options.prefix_cache) return std::nullopt;
-  auto hit = tree->lookup(job.prompt);
-  if (!hit) return std::nullopt;
-  hit->len = floor_to(hit->len, grid);
-  if (hit->len == 0 || !hit->held.usable_at(hit->len)) return std::nullopt;
-  return hit;
+void PrefillScheduler::Impl::keep(const PrefillJob& job, Turn turn, pool::Restored restored,
+                                  std::optional<pool::Checkpoint> source, uint32_t cached) {
+  Admitted one{.job = {},
+               .turn = turn,
+               .admission = admissions++,
+               .lease = std::move(restored.lease),
+               .copies = restored.copies,
+               .source = std::move(source),
+               .snapshot = std::nullopt,
+               .cached = cached,
+               .planned = cached,
+               .after_moves = moves_so_far(),
+               .last_item = std::nullopt};
+  admitted.emplace(job.id, std::move(one));
+  unplanned.emplace(turn, job.id);
+  prompt_tokens += job.prompt.size();
+  if (options.prefix_cache) cache_queries += job.prompt.size();
+  cache_hits += cached;
 }
 
 bool PrefillScheduler::Impl::admit(const PrefillJob& job, Turn turn) {
-  const auto keep = [&](pool::Lease lease, pool::Copies copies,
-                        std::optional<pool::Checkpoint> source, uint32_t cached) {
-    Admitted one{.job = {},
-                 .turn = turn,
-                 .admission = admissions++,
-                 .lease = std::move(lease),
-                 .copies = copies,
-                 .source = std::move(source),
-                 .snapshot = std::nullopt,
-                 .cached = cached,
-                 .planned = cached,
-                 .last_item = std::nullopt};
-    admitted.emplace(job.id, std::move(one));
-    unplanned.emplace(turn, job.id);
-    prompt_tokens += job.prompt.size();
-    if (options.prefix_cache) cache_queries += job.prompt.size();
-    cache_hits += cached;
-  };
-  if (auto hit = find_prefix(job)) {
-    auto restored =
-        with_eviction([&] { return pool.restore(hit->held, hit->len, job.lease_tokens); });
-    if (restored) {
-      const pool::Copies copies = restored->copies;
-      keep(std::move(restored->lease), copies, std::move(hit->held), hit->len);
-      return true;
+  if (options.prefix_cache) {
+    auto found = memory.find(job.prompt, grid);
+    if (!found) return false;  // no room to wake it in now
+    if (std::optional<pool::Hit>& hit = *found) {
+      auto restored = memory.with_room(
+          [&] { return memory.pool().restore(hit->held, hit->len, job.lease_tokens); });
+      if (restored) {
+        keep(job, turn, std::move(*restored), std::move(hit->held), hit->len);
+        return true;
+      }
+      if (restored.denied().reason == pool::Reason::busy) return false;
+      // the prompt does not fit beside its own prefix: run it from nothing
     }
-    if (restored.denied().reason == pool::Reason::busy) return false;
-    // the prompt does not fit beside its own prefix: run it from nothing
   }
-  auto leased = with_eviction([&] { return pool.lease(job.lease_tokens); });
+  auto leased = memory.with_room([&] { return memory.pool().lease(job.lease_tokens); });
   if (!leased) return false;
-  keep(std::move(*leased), {}, std::nullopt, 0);
+  keep(job, turn, {std::move(*leased), {}}, std::nullopt, 0);
   return true;
 }
 
@@ -209,7 +211,7 @@ void PrefillScheduler::Impl::take_snapshot(Slice& slice, Admitted& one, uint32_t
   if (!options.prefix_cache || at <= slice.start || at > end) return;
   KERN_ASSERT(floor_to(end, kGridTokens) == at || !options.limits.recurrent,
               "the state at {} is not the last one of rows up to {}", at, end);
-  auto frozen = with_eviction([&] { return pool.checkpoint(one.lease, at); });
+  auto frozen = memory.with_room([&] { return memory.pool().checkpoint(one.lease, at); });
   KERN_ASSERT(!one.snapshot, "request {} is frozen twice", one.job.id.value());
   if (!frozen) return;  // no slot for it now: the prompt runs on, uncached
   KERN_ASSERT(!frozen->copies.page, "a checkpoint at {} splits a page", at);
@@ -249,18 +251,46 @@ void PrefillScheduler::Impl::add_slice(Item& item, InFlight& flight, Admitted& o
   item.slices.push_back(std::move(slice));
 }
 
-std::optional<Item> PrefillScheduler::plan(uint64_t item_id) {
+/// Gives an item the moves that are due; whoever waits for them waits for this item's.
+void PrefillScheduler::Impl::carry(Item& item) {
+  if (!memory.moves_due()) return;
+  KERN_ASSERT(item.moves.empty() && item.id > moving, "item {} after {}", item.id, moving);
+  item.moves = memory.take_moves();
+  moving = item.id;
+  for (auto& [id, one] : admitted)
+    if (one.after_moves == kDue) one.after_moves = item.id;
+}
+
+void PrefillScheduler::carry_moves(Item& item) {
+  impl_->carry(item);
+}
+
+void PrefillScheduler::moved(uint64_t item_id) {
+  impl_->is_moved = std::max(impl_->is_moved, std::min(item_id, impl_->moving));
+}
+
+/// Whose rows may go into the next item, by turn.
+std::vector<Admitted*> PrefillScheduler::Impl::candidates(bool may_wait) {
+  std::vector<Admitted*> ready, all;
+  for (const auto& [turn, id] : unplanned) {
+    all.push_back(&admitted.at(id));
+    if (is_ready(*all.back())) ready.push_back(all.back());
+  }
+  return ready.empty() && may_wait ? all : ready;
+}
+
+std::optional<Item> PrefillScheduler::plan(uint64_t item_id, bool may_wait) {
   Impl& self = *impl_;
   const auto out = static_cast<int32_t>(self.in_flight.size());
   if (self.unplanned.empty() || out >= self.options.items_max) return std::nullopt;
   KERN_ASSERT(self.in_flight.empty() || self.in_flight.back().id < item_id, "item {}", item_id);
+  const std::vector<Admitted*> ones = self.candidates(may_wait);
+  if (ones.empty()) return std::nullopt;
   std::vector<Want> wants;
-  std::vector<Admitted*> ones;
-  for (const auto& [turn, id] : self.unplanned) {
-    Admitted& one = self.admitted.at(id);
-    const uint32_t cut = self.grid > kGridTokens ? self.boundary(one.job) : 0;
-    wants.push_back({one.planned, static_cast<uint32_t>(one.job.prompt.size()) - one.planned, cut});
-    ones.push_back(&one);
+  for (const Admitted* one : ones) {
+    const uint32_t cut = self.grid > kGridTokens ? self.boundary(one->job) : 0;
+    wants.push_back(
+        {one->planned, static_cast<uint32_t>(one->job.prompt.size()) - one->planned, cut});
   }
   const ExecutorLimits& limits = self.options.limits;
   const Packing packing = share_rows(wants, static_cast<uint32_t>(limits.prefill_rows_max),
@@ -271,6 +301,11 @@ std::optional<Item> PrefillScheduler::plan(uint64_t item_id) {
   for (size_t i = 0; i < ones.size(); ++i)
     if (packing.rows[i] > 0) self.add_slice(item, flight, *ones[i], packing.rows[i]);
   KERN_ASSERT(!item.slices.empty());
+  self.carry(item);  // last: a slice may have needed room for its checkpoint
+  for (size_t i = 0; i < ones.size(); ++i)
+    if (packing.rows[i] > 0) item.after_moves = std::max(item.after_moves, ones[i]->after_moves);
+  for (const Slice& slice : item.slices)
+    if (slice.snapshot_slot != 0) item.after_moves = std::max(item.after_moves, self.moving);
   self.in_flight.push_back(std::move(flight));
   ++self.items;
   return item;
@@ -296,14 +331,14 @@ Result<std::vector<PrefillDone>> PrefillScheduler::on_result(const ItemResult& r
     PrefillDone mine{emitted.request, emitted, one.cached};
     mine.emitted.failed |= emitted.token < 0;
     if (one.snapshot && !mine.emitted.failed) {
-      const std::span<const Token> prompt(one.job.prompt);
-      self.tree->insert(prompt.first(one.snapshot->len()), std::move(*one.snapshot));
+      self.memory.insert(one.job.prompt, std::move(*one.snapshot));
     }
     one.snapshot.reset();
     done.push_back(std::move(mine));
   }
   self.in_flight.pop_front();
   self.blocked = false;
+  moved(result.moved);
   return done;
 }
 
@@ -348,9 +383,12 @@ std::vector<RequestId> PrefillScheduler::reset() {
   impl_->admitted.clear();
   impl_->unplanned.clear();
   impl_->in_flight.clear();
-  impl_->tree = std::make_unique<pool::PrefixTree>(impl_->pool);
+  impl_->memory.forget();
+  (void)impl_->memory.take_moves();
+  impl_->moving = impl_->is_moved = 0;  // a stage settles its moves before the next epoch
   impl_->blocked = false;
-  KERN_ASSERT(impl_->pool.occupancy().pages_free + 1 == impl_->options.limits.pages,
+  const pool::Occupancy& now = impl_->memory.pool().occupancy();
+  KERN_ASSERT(now.pages_free + 1 == impl_->options.limits.pages && now.host_pages == 0,
               "pages are held by nobody");
   return ids;
 }
@@ -363,10 +401,7 @@ int32_t PrefillScheduler::items_in_flight() const {
 }
 
 void PrefillScheduler::count(Counters& counters) const {
-  const pool::Occupancy& pool = impl_->pool.occupancy();
-  counters.pages_max = impl_->options.limits.pages - 1;
-  counters.pages_used = pool.pages_leased + pool.pages_frozen;
-  counters.pages_frozen = pool.pages_frozen;
+  impl_->memory.count(counters);
   counters.items_in_flight += impl_->in_flight.size();
   counters.items += impl_->items;
   counters.prompt_tokens += impl_->prompt_tokens;
@@ -375,7 +410,7 @@ void PrefillScheduler::count(Counters& counters) const {
 }
 
 void PrefillScheduler::drop_cache() {
-  impl_->tree = std::make_unique<pool::PrefixTree>(impl_->pool);
+  impl_->memory.forget();
   impl_->blocked = false;
 }
 

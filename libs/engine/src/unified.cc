@@ -76,7 +76,8 @@ Result<UnifiedHead> UnifiedHead::create(const UnifiedOptions& options) {
   KERN_TRY(prefill, PrefillScheduler::create({.limits = options.limits,
                                               .pipeline_depth = 1,
                                               .items_max = 1,
-                                              .prefix_cache = options.prefix_cache}));
+                                              .prefix_cache = options.prefix_cache,
+                                              .park_tokens_min = options.park_tokens_min}));
   return UnifiedHead(std::make_unique<Impl>(options, std::move(prefill)));
 }
 
@@ -90,8 +91,9 @@ void UnifiedHead::Impl::pump() {
     ledger.move_to(id, RequestState::prefilling);
     ledger.find(id)->cached_tokens = prefill.cached_tokens(id);
   }
+  // a prompt whose memory is on the move would keep the steps behind it waiting
   if (!is_out(Phase::prefill) && out.size() < kOutMax)
-    if (auto item = prefill.plan(next_item)) put(std::move(*item));
+    if (auto item = prefill.plan(next_item, decode.running() == 0)) put(std::move(*item));
   // or, where there is none, the next step
   if (options.limits.feeds && is_out(Phase::decode) && out.size() < kOutMax)
     plan_step(DecodeScheduler::kStepsMax);
@@ -101,6 +103,7 @@ void UnifiedHead::Impl::plan_step(size_t steps_max) {
   auto step = decode.plan(next_item, steps_max);
   if (!step) return;
   ++steps;
+  prefill.carry_moves(*step);
   put(std::move(*step));
 }
 
@@ -176,6 +179,7 @@ Result<void> UnifiedHead::on_result(const ItemResult& result, TimeNs now) {
     for (const PrefillDone& one : done) self.prompt_done(one, now);
   } else {
     KERN_TRY(outcomes, self.decode.on_result(result));
+    self.prefill.moved(result.moved);
     for (const DecodeOutcome& one : outcomes) self.stepped(one, now);
   }
   self.out.pop_front();

@@ -6,6 +6,7 @@ namespace kern::engine::wire {
 namespace {
 
 static_assert(sizeof(Copy) == 8 && std::is_trivially_copyable_v<Copy>);
+static_assert(sizeof(Move) == 12 && std::is_trivially_copyable_v<Move>);
 static_assert(sizeof(Token) == 4 && sizeof(float) == 4);
 static_assert(sizeof(TokenLogprob) == 8 && std::is_trivially_copyable_v<TokenLogprob>);
 static_assert(sizeof(HandoffState::Segment) == 16);
@@ -133,6 +134,8 @@ void get(ByteReader& in, const WireLimits& limits, Emitted& value) {
 void put(ByteWriter& out, const Item& value) {
   out.put(value.id);
   out.put(value.phase);
+  out.put_vector(value.moves);
+  out.put(value.after_moves);
   out.put_vector(value.zero_slots);
   out.put_vector(value.page_copies);
   out.put_vector(value.slot_copies);
@@ -142,6 +145,10 @@ void put(ByteWriter& out, const Item& value) {
 void get(ByteReader& in, const WireLimits& limits, Item& value) {
   value.id = in.get<uint64_t>();
   value.phase = get_enum(in, Phase::decode);
+  value.moves = in.get_vector<Move>(limits.copies_max);
+  for (const Move& move : value.moves)
+    if (move.what > Move::What::wake_slot) in.fail_read();
+  value.after_moves = in.get<uint64_t>();
   value.zero_slots = in.get_vector<uint32_t>(limits.copies_max);
   value.page_copies = in.get_vector<Copy>(limits.copies_max);
   value.slot_copies = in.get_vector<Copy>(limits.copies_max);
@@ -150,11 +157,13 @@ void get(ByteReader& in, const WireLimits& limits, Item& value) {
 
 void put(ByteWriter& out, const ItemResult& value) {
   out.put(value.id);
+  out.put(value.moved);
   put_list(out, value.emitted);
 }
 
 void get(ByteReader& in, const WireLimits& limits, ItemResult& value) {
   value.id = in.get<uint64_t>();
+  value.moved = in.get<uint64_t>();
   get_list(in, limits, limits.slices_max, kEmittedBytesMin, value.emitted);
 }
 

@@ -39,6 +39,7 @@ class PrefixTree::Tree {
   // A handle of the caller's own on what was found, which counts as hit.
   Held hit(const Match& match);
   std::optional<Held> evict(std::vector<int32_t>* tokens = nullptr);
+  std::optional<Held> evict_one(const Amount& missing, std::vector<int32_t>& tokens);
   Evicted evict(const Amount& missing);
   Evicted evict_for(const Checkpoint& room_for);
   uint32_t entries() const { return static_cast<uint32_t>(order_.size()); }
@@ -207,6 +208,20 @@ std::optional<PrefixTree::Tree::Held> PrefixTree::Tree::evict(std::vector<int32_
   return remove(order_.begin()).held;
 }
 
+std::optional<PrefixTree::Tree::Held> PrefixTree::Tree::evict_one(const Amount& missing,
+                                                                  std::vector<int32_t>& tokens) {
+  const Occupancy& all = store_.occupancy();
+  if (missing.pages > all.pages_frozen || missing.slots > all.slots_frozen) return std::nullopt;
+  const auto helps = [&](const Rank& rank) {
+    const Amount sole = sole_holder(rank);
+    return (missing.pages > 0 && sole.pages > 0) || (missing.slots > 0 && sole.slots > 0);
+  };
+  const auto next = next_to_go(order_.begin(), missing.pages > 0, helps);
+  if (next == order_.end()) return std::nullopt;
+  radix_.tokens(next->node, tokens);
+  return remove(next).held;
+}
+
 Evicted PrefixTree::Tree::evict(const Amount& missing) {
   Evicted done;
   const auto free_now = [&] {
@@ -293,6 +308,13 @@ std::optional<Checkpoint> PrefixTree::evict() {
 
 std::optional<Leaving> PrefixTree::evict_to_park(std::vector<int32_t>&& memory) {
   auto held = resident_->evict(&memory);
+  if (!held) return std::nullopt;
+  return Leaving{std::move(memory), std::get<Checkpoint>(*std::move(held))};
+}
+
+std::optional<Leaving> PrefixTree::evict_to_park(const Amount& missing,
+                                                 std::vector<int32_t>&& memory) {
+  auto held = resident_->evict_one(missing, memory);
   if (!held) return std::nullopt;
   return Leaving{std::move(memory), std::get<Checkpoint>(*std::move(held))};
 }

@@ -19,6 +19,8 @@ struct ExecutorLimits {
   bool feeds = false;     ///< whether a step may take tokens of the step before (Slice::fed_from)
   uint32_t pages = 0;     ///< page 0 included
   uint32_t slots = 0;     ///< slot 0 included
+  /// Host memory for parked prefixes, and what a page and a slot take of it; 0: none.
+  uint64_t host_bytes = 0, host_page_bytes = 0, host_slot_bytes = 0;
 };
 
 class Executor {

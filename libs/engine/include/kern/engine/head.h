@@ -24,6 +24,7 @@ struct HeadOptions {
   ExecutorLimits limits;     ///< what every stage allows
   int32_t queue_max = 1024;  ///< requests waiting for memory or a group
   bool prefix_cache = true;
+  uint32_t park_tokens_min = 0;           ///< a shorter prefix is dropped, not parked
   int32_t attempts_max = 3;               ///< hand-offs tried for one request
   TimeNs answer_within = 10 * kSecondNs;  ///< a group answers an Ask; else it is dropped
   TimeNs release_within =

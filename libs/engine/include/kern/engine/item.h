@@ -35,9 +35,23 @@ struct Copy {
   friend bool operator==(const Copy&, const Copy&) = default;
 };
 
+/// A page or slot of every state, copied to its place in host memory or back from it.
+struct Move {
+  enum class What : uint32_t { park_page, wake_page, park_slot, wake_slot };
+  What what = What::park_page;
+  uint32_t device = 0;
+  uint32_t host = 0;  ///< counted from 1
+  friend bool operator==(const Move&, const Move&) = default;
+};
+
 struct Item {
   uint64_t id = 0;  ///< counts up within an epoch; items run in this order everywhere
   Phase phase = Phase::prefill;
+  /// Started before anything else of this item and after all of earlier ones; they are done in this
+  /// order, beside this item and later ones.
+  std::vector<Move> moves;
+  /// What follows here waits for the moves of every item up to this one; 0: for none.
+  uint64_t after_moves = 0;
   std::vector<uint32_t> zero_slots;  ///< done first
   std::vector<Copy> page_copies;     ///< then these
   std::vector<Copy> slot_copies;
@@ -56,6 +70,7 @@ struct Emitted {
 struct ItemResult {
   uint64_t id = 0;
   std::vector<Emitted> emitted;  ///< empty on a stage that is not the last
+  uint64_t moved = 0;  ///< the moves of every item up to this one are done here; 0: not said
 };
 
 }  // namespace kern::engine

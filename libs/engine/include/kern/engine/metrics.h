@@ -39,15 +39,21 @@ class Histogram {
 /// Totals since the head was made, and gauges of now.
 struct Counters {
   // gauges
-  std::array<uint64_t, kRequestStates> requests{};  ///< by RequestState
-  uint32_t pages_used = 0, pages_max = 0;           ///< not free, and there (page 0 not counted)
-  uint32_t pages_frozen = 0;                        ///< of those used: shared by checkpoints
+  std::array<uint64_t, kRequestStates> requests{};   ///< by RequestState
+  uint32_t pages_used = 0, pages_max = 0;            ///< not free, and there (page 0 not counted)
+  uint32_t pages_frozen = 0;                         ///< of those used: shared by checkpoints
+  uint64_t host_bytes_used = 0, host_bytes_max = 0;  ///< of the host tier
+  uint32_t host_prefixes = 0;                        ///< parked there
   uint64_t items_in_flight = 0;
   uint64_t groups = 0;
   bool ready = false;  ///< whether a prompt that comes now could run
   // totals
   uint64_t prompt_tokens = 0, generated_tokens = 0;
   uint64_t cache_queries = 0, cache_hits = 0;  ///< in tokens
+  uint64_t cache_hits_woken = 0;  ///< tokens woken for a hit
+  uint64_t prefixes_parked = 0, prefixes_woken = 0;
+  uint64_t prefixes_dropped = 0;               ///< from either tier
+  uint64_t bytes_parked = 0, bytes_woken = 0;  ///< in pages and slots of the largest stage
   uint64_t items = 0, decode_steps = 0;
   uint64_t finished_stop = 0, finished_length = 0, finished_aborted = 0;
   uint64_t failed_too_long = 0, failed_queue_full = 0, failed_unavailable = 0;

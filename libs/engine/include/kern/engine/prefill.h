@@ -3,6 +3,7 @@
 /// cache): looks a prompt up, leases its worst case, packs rows of several prompts into an item,
 /// and keeps a checkpoint of each prompt that came out whole. Items run in the order of their ids
 /// on every stage, so memory freed while an item is in flight may be given to a later item at once.
+/// Prefixes that give way are parked in host memory and woken on a hit (README, "Parking").
 /// Packing: chunk cuts lie on the 64-token grid of their sequence; every admitted prompt has a fair
 /// share of an item's rows and the oldest gets what is left, so short prompts ride beside long ones
 /// and long ones still finish in order.
@@ -28,6 +29,7 @@ struct PrefillOptions {
   int32_t pipeline_depth = 1;  ///< a partial item goes only while fewer are in flight
   int32_t items_max = 2;       ///< no item goes while this many are in flight
   bool prefix_cache = true;
+  uint32_t park_tokens_min = 0;  ///< a shorter prefix is dropped, not parked
 };
 
 /// One prompt to run.
@@ -67,8 +69,13 @@ class PrefillScheduler {
   /// Leases memory for next() and makes it part of the coming items; false: no room now, and
   /// nothing changed but that cached prefixes may have been evicted.
   bool admit_next();
-  /// The next item to send to every stage, under this id, or nothing to do now. Ids grow.
-  std::optional<Item> plan(uint64_t item_id);
+  /// The next item to send to every stage, under this id, or nothing to do now. Ids grow. Prompts
+  /// whose memory is still on the move go into it only when no other is there and it `may_wait`.
+  std::optional<Item> plan(uint64_t item_id, bool may_wait = true);
+  /// Gives an item that was planned elsewhere, after those planned here, the moves that are due.
+  void carry_moves(Item& item);
+  /// The moves of items up to this one are done where results come from; on_result says so too.
+  void moved(uint64_t item_id);
   /// The last stage's result, in the order of items; one that does not answer the oldest item is
   /// kind peer and changes nothing. Prompts that are done keep their memory until `release`; what
   /// was `failed` leaves no checkpoint.

@@ -23,6 +23,7 @@ struct UnifiedOptions {
   ExecutorLimits limits;
   int32_t queue_max = 1024;  ///< requests waiting for memory
   bool prefix_cache = true;
+  uint32_t park_tokens_min = 0;  ///< a shorter prefix is dropped, not parked
 };
 
 class UnifiedHead {

@@ -14,14 +14,14 @@
 namespace kern::engine {
 
 /// Compared in the handshake of every link; both ends must have the same.
-inline constexpr uint16_t kWireVersion = 1;
+inline constexpr uint16_t kWireVersion = 2;
 
 /// Bounds on counts in one message.
 struct WireLimits {
   size_t slices_max = 4096;
   size_t tokens_max = 1 << 22;  ///< of one slice
   size_t pages_max = 1 << 22;   ///< of one sequence
-  size_t copies_max = 1 << 22;  ///< and slots to zero
+  size_t copies_max = 1 << 22;  ///< and slots to zero, and moves
   size_t top_logprobs_max = 64;
   size_t stop_tokens_max = 1024;
   size_t ranks_max = 1024;

@@ -106,6 +106,10 @@ class PrefixTree {
   /// The same with its tokens, for who parks it and enters the parked one. `memory` is a vector no
   /// longer needed, which the tokens are written to; it stays as it was when there is none.
   std::optional<Leaving> evict_to_park(std::vector<int32_t>&& memory = {});
+  /// The same for who needs `missing` more, one entry a call: only an entry whose going frees
+  /// something of it, or is one of those that end inside one page and hold it together. None goes
+  /// when more is missing than is frozen at all.
+  std::optional<Leaving> evict_to_park(const Amount& missing, std::vector<int32_t>&& memory = {});
 
   /// Lets entries go, worth least first, until `missing` more has become free; `Denied::missing` is
   /// the argument meant. Only entries whose going frees something still missing go; entries that
