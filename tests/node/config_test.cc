@@ -50,8 +50,10 @@ TEST_CASE("a value out of its range is refused with the range", "[node][config]"
         "`--chunk`: expected 0 or at least 64, got 33");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--log-level", "loud"}) ==
         "log level `loud`: expected debug, info, warn, error or off");
-  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--host-gib", "2"}) ==
-        "`--host-gib`: on device host the state memory is host memory already; expected 0");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--host-gib", "-2"}) ==
+        "`--host-gib`: expected 0 to 1048576, got -2");
+  CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--host-turn", "-1"}) ==
+        "`--host-turn`: expected 0 to 1073741824, got -1");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--device", "tpu"}) ==
         "`--device tpu`: expected host or gpu:N");
   CHECK(refusal(Role::one_process, {"m", "--weights", "w", "--device", "gpu:two"}) ==
@@ -101,4 +103,15 @@ TEST_CASE("help names every flag of the role and no other's", "[node][config]") 
                            "--capacity", "--drain-seconds"})
     CHECK(help->help.find(flag) != std::string::npos);
   CHECK(help->help.find("--api-key-file") == std::string::npos);
+}
+
+TEST_CASE("host memory for parked prefixes is given in GiB, and a decode rank parks none",
+          "[node][config]") {
+  const auto parsed =
+      parse(Role::one_process, {"m", "--weights", "w", "--host-gib", "0.5", "--host-turn", "2048"});
+  REQUIRE(parsed);
+  CHECK(parsed->config.host_tier_bytes == 1 << 29);
+  CHECK(parsed->config.park_tokens_min == 2048);
+  CHECK(refusal(Role::decode_rank, {"--manifest", "m", "--weights", "w", "--host-gib", "1"})
+            .find("host-gib") != std::string::npos);
 }

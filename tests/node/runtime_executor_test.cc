@@ -105,7 +105,7 @@ struct Fixture {
   std::unique_ptr<node::RuntimeExecutor> executor;
 };
 
-Fixture fixture(std::string json, runtime::PeerGroup* peers = nullptr) {
+Fixture fixture(std::string json, runtime::PeerGroup* peers = nullptr, int64_t tier_bytes = 0) {
   const auto bytes = read_file(kModuleDir / "test.so", 1 << 24);
   REQUIRE(bytes);
   json = replaced(std::move(json), "@HASH@", to_hex(sha256(as_bytes(*bytes))));
@@ -116,6 +116,7 @@ Fixture fixture(std::string json, runtime::PeerGroup* peers = nullptr) {
   runtime::Options options;
   options.module_dirs = {kModuleDir};
   options.capacity = {.pages = 10, .page_tokens = 4, .slots = 5};
+  options.host_tier_bytes = tier_bytes;
   if (peers != nullptr) options.peers["tp"] = peers;
   auto runtime = runtime::Runtime::load(*out.manifest, nullptr, options, Log("test", Level::off));
   if (!runtime) FAIL(runtime.error().text());
@@ -260,6 +261,46 @@ TEST_CASE("slots are zeroed and copies made before the step, in that order", "[n
   CHECK(kv[5 * 16] == std::byte{3});
 }
 
+TEST_CASE("a page that an item parks and another wakes is there before the step reads it",
+          "[node][executor]") {
+  using What = engine::Move::What;
+  Fixture f = fixture(roles(), nullptr, 1 << 16);
+  const MutableByteSpan rec = f.runtime->state("rec"), kv = f.runtime->state("kv");
+  std::memset(rec.data() + 16, 1, 16);
+  std::memset(kv.data() + 16, 3, 16);
+  Item item;
+  item.id = 5;
+  item.moves = {{What::park_page, 1, 1}, {What::park_slot, 1, 1}};
+  item.after_moves = 5;
+  item.zero_slots = {1};
+  item.page_copies = {{2, 1}};
+  item.slices = {slice(2, 0, {5})};
+  item.slices[0].pages = {3};
+  REQUIRE(f.executor->start_moves(item));  // starts once, also when `run` comes to it
+  const auto parked = f.executor->run(item);
+  REQUIRE(parked);
+  CHECK(parked->moved == 5);
+  CHECK(kv[16] == std::byte{0});
+  item.id = 6;
+  item.moves = {{What::wake_page, 4, 1}, {What::wake_slot, 3, 1}};
+  item.after_moves = 6;
+  item.zero_slots.clear();
+  item.page_copies = {{4, 5}};
+  item.slot_copies = {{3, 4}};
+  const auto woken = f.executor->run(item);
+  REQUIRE(woken);
+  CHECK(woken->moved == 6);
+  CHECK(kv[5 * 16] == std::byte{3});
+  CHECK(rec[4 * 16] == std::byte{1});
+  // after a rest the ids may come again
+  REQUIRE(f.executor->settle());
+  item.moves = {{What::wake_page, 6, 1}};
+  item.page_copies.clear();
+  item.slot_copies.clear();
+  REQUIRE(f.executor->run(item));
+  CHECK(kv[6 * 16] == std::byte{3});
+}
+
 TEST_CASE("an item that does not fit is refused before it touches anything", "[node][executor]") {
   Fixture f = fixture(roles());
   f.runtime->state("rec")[16] = std::byte{1};
@@ -267,6 +308,12 @@ TEST_CASE("an item that does not fit is refused before it touches anything", "[n
   item.id = 3;
   item.zero_slots = {1};
   CHECK(refusal(f, item) == "item 3: 0 sequences, expected 1 to 3");
+  Item parks;
+  parks.id = 4;
+  parks.moves = {{engine::Move::What::park_page, 1, 1}};
+  parks.slices = {slice(1, 0, {5})};
+  parks.slices[0].pages = {1};
+  CHECK(refusal(f, parks) == "item 4: 1 moves, and this process has no host tier (--host-gib)");
   item.slices = {slice(1, 0, {1, 2, 3, 4, 5, 6, 7, 8, 9})};
   item.slices[0].pages = {1, 2, 3};
   CHECK(refusal(f, item) == "item 3: 9 rows, expected at most 8");

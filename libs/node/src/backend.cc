@@ -83,6 +83,24 @@ void add_memory(Families& f, const engine::Counters& c,
   f.one("vllm:prefix_cache_hits", "counter", "Prompt tokens found.", c.cache_hits);
 }
 
+void add_host_tier(Families& f, const engine::Counters& c) {
+  f.begin("kern_host_bytes", "gauge", "Host memory for parked prefixes, of one stage, by use.");
+  f.sample("state=\"used\"", c.host_bytes_used);
+  f.sample("state=\"free\"", c.host_bytes_max - c.host_bytes_used);
+  f.one("kern_host_prefixes", "gauge", "Prefixes parked in host memory.", c.host_prefixes);
+  f.one("kern_host_cache_hits", "counter", "Prompt tokens woken from host memory.",
+        c.cache_hits_woken);
+  f.begin("kern_prefixes_total", "counter",
+          "Cached prefixes that moved or went, by what happened.");
+  f.sample("what=\"parked\"", c.prefixes_parked);
+  f.sample("what=\"woken\"", c.prefixes_woken);
+  f.sample("what=\"dropped\"", c.prefixes_dropped);
+  f.begin("kern_host_moved_bytes_total", "counter",
+          "Bytes between device and host memory, of the largest stage, by way.");
+  f.sample("way=\"park\"", c.bytes_parked);
+  f.sample("way=\"wake\"", c.bytes_woken);
+}
+
 void add_work(Families& f, const engine::Counters& c, const std::vector<StageTimes>& stages) {
   f.one("kern_items_total", "counter", "Prefill items run.", c.items);
   f.one("kern_decode_steps_total", "counter", "Decode steps whose tokens came back.",
@@ -148,6 +166,7 @@ std::string EngineBackend::metrics_text() const {
   const engine::Counters c = counters();
   add_requests(f, c);
   add_memory(f, c, groups());
+  add_host_tier(f, c);
   add_work(f, c, stages());
   if (const RequestPhases::Sums* sums = phases(); sums != nullptr) add_phases(f, *sums);
   return f.take();
@@ -163,6 +182,14 @@ std::vector<serve::StatusTable> EngineBackend::status() const {
                     {"pages", "leased", "cached"},
                     {{std::to_string(c.pages_max), std::to_string(c.pages_used),
                       std::to_string(c.pages_frozen)}}});
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  if (c.host_bytes_max > 0)
+    tables.push_back({"Host memory of a stage",
+                      {"GiB", "used", "prefixes", "parked", "woken", "dropped"},
+                      {{fmt::format("{:.2f}", static_cast<double>(c.host_bytes_max) / kGib),
+                        fmt::format("{:.2f}", static_cast<double>(c.host_bytes_used) / kGib),
+                        std::to_string(c.host_prefixes), std::to_string(c.prefixes_parked),
+                        std::to_string(c.prefixes_woken), std::to_string(c.prefixes_dropped)}}});
   serve::StatusTable stage_table{
       "Stages", {"stage", "here", "items", "busy s", "receiving s", "sending s"}, {}};
   for (const StageTimes& s : stages())

@@ -25,10 +25,6 @@ void add_model(po::options_description& all) {
       "tokens of paged state to hold (0: eight full contexts)")(
       "slots", po::value<int>()->default_value(0),
       "sequences and cached prefixes with recurrent state (0: four times max-seqs)")(
-      "host-gib", po::value<double>()->default_value(0),
-      "host memory for parked prefixes; a host device has no other tier, so only 0")(
-      "host-turn", po::value<int>()->default_value(0),
-      "shortest prefix worth parking, in tokens; needs --host-gib")(
       "threads", po::value<int>()->default_value(1), "worker threads that run kernels")(
       "log-level", po::value<std::string>()->default_value("info"),
       "debug, info, warn, error, off")("trace", po::value<std::string>(),
@@ -48,6 +44,14 @@ void add_http(po::options_description& all, const std::string& vendor_rules_flag
   for (const serve::LimitFlag& limit : serve::limit_flags())
     all.add_options()(limit.name, po::value<int64_t>()->default_value(defaults.*limit.field),
                       limit.help);
+}
+
+void add_parking(po::options_description& all) {
+  all.add_options()("host-gib", po::value<double>()->default_value(0),
+                    "GiB of host memory that this process takes for prefixes which leave the "
+                    "device (page-locked for a GPU); every stage the same")(
+      "host-turn", po::value<int>()->default_value(0),
+      "shortest prefix worth parking there, in tokens (the head's word counts)");
 }
 
 void add_peers(po::options_description& all) {
@@ -70,6 +74,7 @@ po::options_description describe(const Program& program) {
   all.add_options()("help,h", "print this")("version", "print the version");
   add_model(all);
   if (role != Role::decode_rank) add_http(all, program.vendor_rules_flag);
+  if (role != Role::decode_rank) add_parking(all);
   if (role != Role::one_process) add_peers(all);
   if (role == Role::prefill_stage)
     all.add_options()("decode-listen", po::value<std::string>(),
@@ -105,7 +110,18 @@ Result<void> read_device(const po::variables_map& map, DaemonConfig& config) {
   return {};
 }
 
-Result<void> check_ranges(const po::variables_map& map, const DaemonConfig& c) {
+Result<void> read_parking(const po::variables_map& map, DaemonConfig& config) {
+  constexpr double kGib = 1024.0 * 1024 * 1024, kGibMax = 1 << 20;
+  if (map.count("host-gib") == 0) return {};
+  const double gib = map["host-gib"].as<double>();
+  if (!(gib >= 0 && gib <= kGibMax))
+    return fail(Kind::caller, "`--host-gib`: expected 0 to {}, got {}", kGibMax, gib);
+  config.host_tier_bytes = static_cast<int64_t>(gib * kGib);
+  read(map, "host-turn", config.park_tokens_min);
+  return {};
+}
+
+Result<void> check_ranges(const DaemonConfig& c) {
   struct Range {
     const char* flag;
     int64_t value, least, most;
@@ -116,6 +132,7 @@ Result<void> check_ranges(const po::variables_map& map, const DaemonConfig& c) {
                           {"port", c.port, 0, 65535},
                           {"capacity", c.capacity_tokens, 0, int64_t{1} << 40},
                           {"slots", c.slots, 0, 1 << 24},
+                          {"host-turn", c.park_tokens_min, 0, 1 << 30},
                           {"queue", c.queue_max, 1, 1 << 20},
                           {"rank", c.rank, 0, 4095},
                           {"peer-timeout", c.peer_timeout_s, 1, 3600},
@@ -131,9 +148,6 @@ Result<void> check_ranges(const po::variables_map& map, const DaemonConfig& c) {
   if (c.chunk > 0 && c.chunk < static_cast<int>(engine::kGridTokens))
     return fail(Kind::caller, "`--chunk`: expected 0 or at least {}, got {}", engine::kGridTokens,
                 c.chunk);
-  if (map["host-gib"].as<double>() != 0)
-    return fail(Kind::caller,
-                "`--host-gib`: on device host the state memory is host memory already; expected 0");
   return {};
 }
 
@@ -188,7 +202,8 @@ Result<DaemonConfig> to_config(const Program& program, const po::variables_map& 
   read(map, "trace", c.trace);
   KERN_TRY(level, parse_level(map["log-level"].as<std::string>()));
   c.log_level = level;
-  KERN_TRY_VOID(check_ranges(map, c));
+  KERN_TRY_VOID(read_parking(map, c));
+  KERN_TRY_VOID(check_ranges(c));
   return c;
 }
 

@@ -20,6 +20,9 @@ void put(ByteWriter& w, const engine::ExecutorLimits& l) {
   w.put(static_cast<uint8_t>(l.recurrent));
   w.put(l.pages);
   w.put(l.slots);
+  w.put(l.host_bytes);
+  w.put(l.host_page_bytes);
+  w.put(l.host_slot_bytes);
 }
 
 engine::ExecutorLimits get_limits(ByteReader& r) {
@@ -33,6 +36,9 @@ engine::ExecutorLimits get_limits(ByteReader& r) {
   l.recurrent = r.get<uint8_t>() != 0;
   l.pages = r.get<uint32_t>();
   l.slots = r.get<uint32_t>();
+  l.host_bytes = r.get<uint64_t>();
+  l.host_page_bytes = r.get<uint64_t>();
+  l.host_slot_bytes = r.get<uint64_t>();
   return l;
 }
 
@@ -124,6 +130,10 @@ engine::ExecutorLimits tightest(engine::ExecutorLimits a, const engine::Executor
   a.recurrent = a.recurrent || b.recurrent;
   a.pages = least(a.pages, b.pages);
   a.slots = least(a.slots, b.slots);
+  // What is parked is parked on every member: one without host memory leaves none to the others.
+  a.host_bytes = std::min(a.host_bytes, b.host_bytes);
+  a.host_page_bytes = std::max(a.host_page_bytes, b.host_page_bytes);
+  a.host_slot_bytes = std::max(a.host_slot_bytes, b.host_slot_bytes);
   return a;
 }
 

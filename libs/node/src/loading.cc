@@ -9,6 +9,7 @@
 #include "kern/base/file.h"
 #include "kern/engine/prefill.h"
 #include "kern/manifest/protocol.h"
+#include "kern/runtime/host_tier.h"
 #include "kern/safetensors/catalog.h"
 
 namespace kern::node {
@@ -111,6 +112,7 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   if (options.module_dirs.empty())
     options.module_dirs.push_back(config.gpu ? own_modules() / "cuda" : own_modules());
   options.capacity = capacity_of(config, m, *protocol);
+  options.host_tier_bytes = config.host_tier_bytes;
   options.threads = config.gpu ? load_threads(config.threads) : config.threads;
   options.gpu = config.gpu.value_or(0);
   options.multicast_is_off = config.multicast_is_off;
@@ -138,6 +140,11 @@ Result<LoadedModel> load_model(const DaemonConfig& config, ReadManifest read,
   if (steps > 0 && config.gpu)
     log.info("{} steps captured in {:.2f} s", steps,
              static_cast<double>(clock.now() - start) / kSecondNs);
+  if (const runtime::HostTier* tier = out.runtime->host_tier(); tier != nullptr) {
+    out.limits.host_bytes = static_cast<uint64_t>(tier->size().bytes);
+    out.limits.host_page_bytes = static_cast<uint64_t>(tier->size().page_bytes);
+    out.limits.host_slot_bytes = static_cast<uint64_t>(tier->size().slot_bytes);
+  }
   // A stage without paged state, or without recurrent state, sets no bound on that memory.
   if (protocol->page_tables.empty()) out.limits.pages = 0;
   if (protocol->line_tables.empty()) out.limits.slots = 0;

@@ -12,6 +12,7 @@ Result<std::unique_ptr<OneProcessNode>> OneProcessNode::create(
   engine::UnifiedOptions options;
   options.limits = model.limits;
   options.queue_max = config.queue_max;
+  options.park_tokens_min = static_cast<uint32_t>(config.park_tokens_min);
   KERN_TRY(head, engine::UnifiedHead::create(options));
   info.max_model_len = model.limits.context_max;
   info.top_logprobs_max = model.limits.top_logprobs_max;

@@ -155,6 +155,15 @@ Result<void> PrefillHeadNode::stage_join(uint32_t stage, const MemberJoin& join)
                 "stage {} allows {} pages, {} slots and {} rows, expected at least {}, {} and {}",
                 stage, join.limits.pages, join.limits.slots, join.limits.prefill_rows_max,
                 limits_.pages, limits_.slots, limits_.prefill_rows_max);
+  if (head_ && limits_.host_bytes > 0 &&
+      (both.host_bytes < limits_.host_bytes || both.host_page_bytes > limits_.host_page_bytes ||
+       both.host_slot_bytes > limits_.host_slot_bytes))
+    return fail(Kind::peer,
+                "stage {} has {} bytes of host memory for pages of {} and slots of {}, expected "
+                "at least {} for pages of {} and slots of {}",
+                stage, join.limits.host_bytes, join.limits.host_page_bytes,
+                join.limits.host_slot_bytes, limits_.host_bytes, limits_.host_page_bytes,
+                limits_.host_slot_bytes);
   stages_[stage].join = join;
   if (head_)
     head_->on_stage_up(static_cast<int32_t>(stage), io_.now());
@@ -183,8 +192,7 @@ void PrefillHeadNode::next_address(uint32_t stage, const EpochAddress& address) 
 
 /// Makes the engine once every stage has joined.
 void PrefillHeadNode::form() {
-  engine::ExecutorLimits limits;
-  limits.page_tokens = 0;
+  engine::ExecutorLimits limits = stages_[0].join->limits;
   for (const Stage& stage : stages_) {
     if (!stage.join) return;
     limits = tightest(limits, stage.join->limits);
@@ -194,6 +202,7 @@ void PrefillHeadNode::form() {
   o.stages = static_cast<int32_t>(stage_count_);
   o.limits = limits;
   o.queue_max = config_.queue_max;
+  o.park_tokens_min = static_cast<uint32_t>(config_.park_tokens_min);
   o.wait_for_pipeline = 3 * config_.peer_timeout_s * kSecondNs;
   o.first_generation = generation_now();
   auto head = engine::PrefillHead::create(o);
@@ -204,6 +213,11 @@ void PrefillHeadNode::form() {
   model_.top_logprobs_max = limits.top_logprobs_max;
   log_.info("{} stages are here: {} pages, {} slots, {} rows an item, context {}", stage_count_,
             limits.pages, limits.slots, limits.prefill_rows_max, limits.context_max);
+  if (limits.host_bytes > 0)
+    log_.info("prefixes of at least {} tokens are parked in {:.2f} GiB of host memory a stage",
+              config_.park_tokens_min, static_cast<double>(limits.host_bytes) / (1 << 30));
+  else if (config_.host_tier_bytes > 0)
+    log_.warn("nothing is parked: a stage has no host memory for it (--host-gib)");
   for (uint32_t s = 0; s < stage_count_; ++s)
     head_->on_stage_up(static_cast<int32_t>(s), io_.now());
   for (auto& [key, group] : groups_) {

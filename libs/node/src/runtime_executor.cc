@@ -6,6 +6,7 @@
 #include <deque>
 #include <limits>
 
+#include "executor_moves.h"
 #include "input_filler.h"
 #include "kern/base/assert.h"
 #include "kern/base/checked.h"
@@ -143,11 +144,12 @@ int64_t rows_of(const Item& item) {
 
 struct RuntimeExecutor::State {
   State(runtime::Runtime& r, Protocol p, InputFiller f)
-      : runtime(r), protocol(std::move(p)), filler(std::move(f)) {}
+      : runtime(r), protocol(std::move(p)), filler(std::move(f)), moves(r.host_tier()) {}
 
   runtime::Runtime& runtime;
   Protocol protocol;
   InputFiller filler;
+  ExecutorMoves moves;
   ExecutorLimits limits;
   std::vector<Crossing> received, sent;
   std::vector<RoleBuffer> outputs;
@@ -291,6 +293,13 @@ std::span<const Crossing> RuntimeExecutor::sent() const {
   return state_->sent;
 }
 
+Result<void> RuntimeExecutor::start_moves(const Item& item) {
+  return state_->moves.start(item);
+}
+Result<void> RuntimeExecutor::settle() {
+  return state_->moves.settle();
+}
+
 Result<ItemResult> RuntimeExecutor::run(const Item& item) {
   KERN_ASSERT(state_->started.empty(), "item {} runs beside {} others", item.id,
               state_->started.size());
@@ -310,6 +319,8 @@ Result<void> RuntimeExecutor::start(const Item& item) {
   if (service == nullptr)
     return fail(Kind::caller, "item {}: no program takes {} sequences of {} rows", item.id,
                 item.slices.size(), rows_of(item));
+  KERN_TRY_VOID(self.moves.start(item));
+  KERN_TRY_VOID(self.moves.await(item));
   KERN_TRY_VOID(self.prepare_states(item));
   KERN_TRY_VOID(self.runtime.wait_inputs());
   self.filler.fill(item);
@@ -343,6 +354,8 @@ Result<ItemResult> RuntimeExecutor::finish() {
                   word);
   ItemResult result;
   result.id = one.id;
+  KERN_TRY(moved, self.moves.moved());
+  result.moved = moved;
   if (self.output(Fill::tokens) != nullptr)
     for (size_t g = 0; g < one.rows.size(); ++g)
       if (one.rows[g].emits)

@@ -46,6 +46,7 @@ Result<engine::ItemResult> StageDevice::run(const engine::Item& item) {
     out = out_;
   }
   TimeNs at = clock_.now();
+  KERN_TRY_VOID(executor_.start_moves(item));
   if (!executor_.received().empty()) {
     if (!in) return fail(Kind::peer, "the link from the stage before is gone");
     KERN_TRY_VOID(receive(*in, item));

@@ -30,6 +30,8 @@ class StageDevice {
   void shutdown_links(const std::string& reason);
   /// Runs one item. Kind peer: a link broke, and the next epoch may go on; kind device: the end.
   Result<engine::ItemResult> run(const engine::Item& item);
+  /// Waits for moves between the tiers: before an epoch whose items know nothing of them.
+  Result<void> settle() { return executor_.settle(); }
   const DeviceTimes& times() const { return times_; }
 
  private:

@@ -78,7 +78,19 @@ void StageShell::begin_epoch(engine::Epoch epoch) {
   epoch_ = epoch;
   ready_.reset();
   reported_ = false;
+  settle();
   if (options_.stage > 0) listen_for_link();
+}
+
+/// On the device thread, so ahead of every item of the epoch that begins.
+void StageShell::settle() {
+  device_thread_.post([this] {
+    const Result<void> settled = device_.settle();
+    if (settled) return;
+    io_.post([this, alive = alive_, error = settled.error()] {
+      if (*alive) options_.device_lost(error);
+    });
+  });
 }
 
 void StageShell::listen_for_link() {

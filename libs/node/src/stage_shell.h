@@ -54,6 +54,7 @@ class StageShell {
 
  private:
   void begin_epoch(engine::Epoch epoch);
+  void settle();
   void listen_for_link();
   void link_soon(bool inward, transport::Connection connection);
   void leave(const std::string& why);

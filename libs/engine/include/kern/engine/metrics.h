@@ -50,7 +50,7 @@ struct Counters {
   // totals
   uint64_t prompt_tokens = 0, generated_tokens = 0;
   uint64_t cache_queries = 0, cache_hits = 0;  ///< in tokens
-  uint64_t cache_hits_woken = 0;  ///< tokens woken for a hit
+  uint64_t cache_hits_woken = 0;               ///< tokens woken for a hit
   uint64_t prefixes_parked = 0, prefixes_woken = 0;
   uint64_t prefixes_dropped = 0;               ///< from either tier
   uint64_t bytes_parked = 0, bytes_woken = 0;  ///< in pages and slots of the largest stage

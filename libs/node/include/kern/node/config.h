@@ -50,6 +50,8 @@ struct DaemonConfig {
 
   int64_t capacity_tokens = 0;  ///< tokens of paged state; 0: a default from the manifest
   int slots = 0;                ///< sequences and checkpoints with recurrent state; 0: a default
+  int64_t host_tier_bytes = 0;  ///< of host memory for parked prefixes, in this process; 0: none
+  int park_tokens_min = 0;      ///< the shortest prefix that is parked
   int queue_max = 1024;         ///< requests waiting at the head
   serve::Limits limits;         ///< of the HTTP API, each a flag
   std::filesystem::path cluster_key_file;

@@ -48,7 +48,8 @@ std::vector<std::byte> encode(const JoinMessage& message);
 /// Fails with kind peer.
 Result<JoinMessage> decode_join(ByteSpan bytes);
 
-/// What every member allows: the smallest of each limit; 0 means that a member has no such limit.
+/// What every member allows: the smallest of each limit; 0 means that a member has no such limit,
+/// but of host memory, that it has none. Of what a place takes there, the most.
 engine::ExecutorLimits tightest(engine::ExecutorLimits a, const engine::ExecutorLimits& b);
 
 }  // namespace kern::node

@@ -54,7 +54,14 @@ class RuntimeExecutor final : public engine::Executor {
   std::span<const Crossing> received() const;
   std::span<const Crossing> sent() const;
 
-  /// Zeroes and copies, fills, runs, reads. Kind caller, with nothing run, when the item does not
+  /// Starts an item's moves to and from host memory, ahead of `run`, which does it otherwise: while
+  /// a stage waits for what the stage before makes. Kind caller when this process has no host tier.
+  Result<void> start_moves(const engine::Item& item);
+  /// Waits for every move and forgets their items, whose ids may then come again.
+  Result<void> settle();
+
+  /// Starts moves, waits for those that the item comes after; zeroes and copies, fills, runs,
+  /// reads. Kind caller, with nothing run, when the item does not
   /// fit the program, its pages or its slots. `start` and `finish`, with nothing else started.
   Result<engine::ItemResult> run(const engine::Item& item) override;
 
