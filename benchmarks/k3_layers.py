@@ -103,19 +103,15 @@ def generate(o, folder, shapes):
                 "-o", folder / "decode.json")
     if not made:
         sys.exit("k3_layers: no manifests")
-    captured = json.loads((folder / "decode.json").read_text())
-    captured["programs"]["decode"]["graph"] = True
-    (folder / "decode-graph.json").write_text(json.dumps(captured))
 
 
 def measure(o, folder, config, shape):
     program, rows, seqs, context, graph = shape
     out = folder / "out.json"
     print(f"\n== {program}{' as a graph' if graph else ''}: {rows} rows, {seqs} sequences, context {context}")
-    manifest = folder / f"{program}{'-graph' if graph else ''}.json"
-    if not run(o.bin / "kern", "bench", manifest, "--synthetic", 1, "--modules", o.modules, "--program", program,
+    if not run(o.bin / "kern", "bench", folder / f"{program}.json", "--synthetic", 1, "--modules", o.modules, "--program", program,
                "--rows", rows, "--seqs", seqs, "--context", context, "--repeat", o.repeat, "--json", out,
-               *([] if graph else ["--by-op"])):
+               *([] if graph else ["--by-op", "--eager"])):
         return None
     got = json.loads(out.read_text())
     got["graph"] = graph

@@ -96,7 +96,7 @@ Machine::Machine(manifest::Verified manifest, const safetensors::Catalog& catalo
   options.capacity = {1 + 4 * kPagesEach, 64, 8};
   if (place.peers != nullptr) options.peers["tp"] = place.peers;
   // Ranks of one process share a context, and making a graph may wait for kernels that wait for us.
-  options.eager = place.ranks > 1;
+  options.eager = place.eager || place.ranks > 1;
   auto runtime = runtime::Runtime::load(manifest_, &catalog, options, Log("test", Level::error));
   if (!runtime) FAIL(runtime.error().text());
   runtime_ = std::move(*runtime);

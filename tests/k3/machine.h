@@ -40,6 +40,7 @@ struct Feed {
 struct Place {
   int64_t rank = 0, ranks = 1;
   kern::runtime::PeerGroup* peers = nullptr;
+  bool eager = false;  ///< no graphs
 };
 
 class Machine {

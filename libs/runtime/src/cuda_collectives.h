@@ -29,6 +29,7 @@ class CudaCollectives {
   Result<void> synchronize();
   /// The same for an event of the stream.
   Result<void> wait(const cuda::Event& event);
+  bool has_groups() const { return !by_group_.empty(); }
   /// Asks whether a member was lost.
   Result<void> look() { return by_group_.empty() ? Result<void>() : poll(); }
 

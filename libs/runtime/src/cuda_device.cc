@@ -298,7 +298,8 @@ void apply_patches(const LoweredProgram& program) {
 
 /// Its image goes to the device too, so that the first replay costs what later ones do.
 Result<void> CudaDevice::capture(LoweredProgram& program, std::span<const int64_t> vars) {
-  if (!is_captured(program)) return {};
+  // NCCL connects at its first use, which should not be a recording.
+  if (!is_captured(program) || built_ins_.collectives().has_groups()) return {};
   GraphCache::Key key(&program, {vars.begin(), vars.end()});
   bool wants = false;
   if (graphs_.find(key, wants) != nullptr) return {};

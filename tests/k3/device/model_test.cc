@@ -10,9 +10,9 @@ using namespace k3_test;
 
 namespace {
 
-Machine on(Device device, const std::string& name) {
+Machine on(Device device, const std::string& name, const Place& place = {}) {
   return Machine(verified(k3::one_rank(config_of(name), options(name, device))),
-                 checkpoint_of(name));
+                 checkpoint_of(name), place);
 }
 
 Tokens part(const Tokens& tokens, size_t first, size_t last) {
@@ -174,4 +174,49 @@ TEST_CASE("on a GPU stages in a row give the bytes of the uncut program", "[k3][
     }
   CHECK(stages[3].values<int32_t>("next_token", 1) == uncut.values<int32_t>("next_token", 1));
   CHECK(stages[3].values<float>("top_logprobs", 20) == uncut.values<float>("top_logprobs", 20));
+}
+
+TEST_CASE("on a GPU steps captured, launched one by one and fed on the device give the same bytes",
+          "[k3][gpu]") {
+  for (const std::string name : {"k3-nano", "k3-mini"}) {
+    const k3::Config config = config_of(name);
+    const int32_t page = 1 + kPagesEach;
+    Machine eager = on(Device::cuda, name, {.eager = true}), captured = on(Device::cuda, name),
+            fed = on(Device::cuda, name);
+    for (Machine* machine : {&captured, &fed})
+      REQUIRE(machine->runtime().capture(
+          "decode", std::vector<kern::runtime::VarValue>{{"tokens", 2}, {"seqs", 2}}));
+    Tokens next;
+    for (Machine* machine : {&eager, &captured, &fed}) {
+      machine->run("prefill",
+                   {{prompt(7, 70, config.vocab)}, {prompt(8, 20, config.vocab), 0, 2, 0, page}});
+      next = machine->values<int32_t>("next_token", 2);
+    }
+    for (int32_t step = 0; step < 20; ++step) {
+      const auto feeds = [&](int32_t first, int32_t second) {
+        return std::vector<Feed>{{{next[0]}, 70 + step, 1, 0, 1, first},
+                                 {{next[1]}, 20 + step, 2, 0, page, second}};
+      };
+      eager.run("decode", feeds(-1, -1));
+      captured.run("decode", feeds(-1, -1));
+      if (step == 0) {
+        fed.run("decode", feeds(-1, -1));  // of a prompt, which keeps no token
+      } else {
+        next = {1, 1};  // what nobody reads
+        fed.run("decode", feeds(0, 1));
+      }
+      next = eager.values<int32_t>("next_token", 2);
+      INFO(name << ", step " << step);
+      for (const size_t seq : {0, 1}) {
+        CHECK(captured.logits(seq) == eager.logits(seq));
+        CHECK(fed.logits(seq) == eager.logits(seq));
+      }
+    }
+    for (const auto& state : eager.manifest()->states) {
+      INFO(name << ", state " << state.name);
+      const auto want = eager.state(state.name);
+      CHECK((captured.state(state.name) == want));
+      CHECK((fed.state(state.name) == want));
+    }
+  }
 }

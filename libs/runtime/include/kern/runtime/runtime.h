@@ -154,7 +154,8 @@ class Runtime {
 
   /// Captures a program that the manifest lets be captured, at these vars, so that the first run at
   /// them is a replay. Runs nothing and reads no buffer; not between a `launch` and its
-  /// `read_back`. Nothing to do on the host, and with Options::eager.
+  /// `read_back`. Nothing to do on the host, with Options::eager, and where collectives run on
+  /// NCCL, which connects at its first use: there the second run captures.
   virtual Result<void> capture(std::string_view program, std::span<const VarValue> vars) = 0;
 
   /// `run` launch by launch, never as a graph, with the device's clock read between launches (on a
