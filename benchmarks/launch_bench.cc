@@ -164,6 +164,7 @@ class Runner {
 
   /// Microseconds a launch.
   std::pair<double, double> time() {
+    make_arguments();
     for (size_t rank = 0; rank < row_.ranks; ++rank)
       for (size_t set = 0; set < row_.sets; ++set)
         for (const LaunchLine& line : row_.prepare) launch(line, rank, set);
@@ -269,20 +270,29 @@ class Runner {
         stop(2, "`" + text + "`: no such argument");
     }
   }
+  /// Arguments are made once, since what they point at does not move, and all of them before any
+  /// launch: to make one can wait for the device, where a rank's kernel may wait for another
+  /// rank's.
+  void make_arguments() {
+    for (const auto* lines : {&row_.prepare, &row_.launches})
+      for (const LaunchLine& line : *lines) {
+        const Function& entry = gpu_.function(line.module, line.entry);
+        if (entry.params.size() != line.args.size())
+          stop(2, line.entry + " takes " + std::to_string(entry.params.size()) +
+                      " parameters, got " + std::to_string(line.args.size()));
+        must(allow(gpu_.context, entry, line.shape.shared_bytes, line.shape.cluster));
+        for (size_t rank = 0; rank < row_.ranks; ++rank)
+          for (size_t set = 0; set < row_.sets; ++set) {
+            auto& values = arguments_[{&line, rank, set}];
+            values.resize(line.args.size());
+            for (size_t i = 0; i < values.size(); ++i) argument(line.args[i], rank, set, values[i]);
+          }
+      }
+  }
   void launch(const LaunchLine& line, size_t rank, size_t set) {
     const Function& entry = gpu_.function(line.module, line.entry);
-    if (entry.params.size() != line.args.size())
-      stop(2, line.entry + " takes " + std::to_string(entry.params.size()) + " parameters, got " +
-                  std::to_string(line.args.size()));
-    // Arguments are made once: what they point at does not move.
-    auto& values = arguments_[{&line, rank, set}];
-    if (values.empty()) {
-      values.resize(line.args.size());
-      for (size_t i = 0; i < values.size(); ++i) argument(line.args[i], rank, set, values[i]);
-      must(allow(gpu_.context, entry, line.shape.shared_bytes, line.shape.cluster));
-    }
     std::vector<void*> params;
-    for (api::TensorMap& value : values) params.push_back(&value);
+    for (api::TensorMap& value : arguments_.at({&line, rank, set})) params.push_back(&value);
     must(kern::with_context(kern::cuda::launch(gpu_.stream(rank), entry, line.shape, params.data()),
                             "{}", line.entry));
   }
