@@ -145,11 +145,11 @@ int64_t peak_kib(const std::function<void()>& first, const std::function<void()>
     const int64_t more = status_kib("VmHWM") - before;
     ::_exit(::write(ends[1], &more, sizeof more) == sizeof more ? 0 : 1);
   }
+  ::close(ends[1]);  // or a child that ends without a word would be waited for without end
   int64_t more = 0;
   const bool told = ::read(ends[0], &more, sizeof more) == sizeof more;
   ::waitpid(child, nullptr, 0);
   ::close(ends[0]);
-  ::close(ends[1]);
   if (!told) give_up("a process that measures memory ended early");
   return more;
 }

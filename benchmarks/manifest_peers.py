@@ -26,8 +26,8 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("KERN_BUILD_DIR", ROOT / "build"))
-EXTENSION_FILLS = {"snapshot", "temperature", "top_p", "top_k", "min_p", "seed", "draw", "logprob", "top_tokens",
-                   "top_logprobs"}
+EXTENSION_FILLS = {"snapshot", "fed_from", "temperature", "top_p", "top_k", "min_p", "seed", "draw", "logprob",
+                   "top_tokens", "top_logprobs"}
 BUILT_INS = [(r"^extern:(allreduce|allgather|reducescatter|alltoall)", r"extern:nccl_\1"),
              (r"^extern:gemm_bf16_tn_f32", "extern:cublas_bf16_tn_f32"),
              (r"^extern:gemm_bf16_tn", "extern:cublaslt_bf16_tn")]
