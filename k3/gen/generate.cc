@@ -171,10 +171,11 @@ Result<m::Manifest> one_rank(const Config& config, const Options& options) {
   const auto target = target_of(config, options, layout);
   std::vector<std::string> extensions;
   if (snapshot) extensions.emplace_back("snapshot");
-  if (!options.plain) extensions.emplace_back("feedback");
+  const bool feedback = !options.plain && !options.unfed;
+  if (feedback) extensions.emplace_back("feedback");
   Builder builder(base(config, options, *target, "one rank, prefill and decode", extensions));
   Emitter emitter(config, layout, *target, builder);
-  emitter.declare(snapshot, !options.plain);
+  emitter.declare(snapshot, feedback);
   builder.program(prompt_program(bounds.pack));
   emitter.program(prompt_rows(snapshot));
   builder.program(step_program(bounds.seqs, options.device));
@@ -214,12 +215,13 @@ Result<m::Manifest> decode(const Config& config, const Options& options, int64_t
   const auto target = target_of(config, options, layout);
   std::vector<std::string> extensions;
   if (ranks > 1 && options.device == m::Device::host) extensions.emplace_back("collectives");
-  if (!options.plain) extensions.emplace_back("feedback");
+  const bool feedback = !options.plain && !options.unfed;
+  if (feedback) extensions.emplace_back("feedback");
   Builder builder(base(config, options, *target,
                        fmt::format("decode, {} {}", ranks, ranks == 1 ? "rank" : "ranks"),
                        extensions));
   Emitter emitter(config, layout, *target, builder);
-  emitter.declare(false, !options.plain);
+  emitter.declare(false, feedback);
   builder.program(step_program(bounds.seqs, options.device));
   emitter.program(Emitter::Rows::one);
   return completed(builder.take(), options.modules);

@@ -30,6 +30,8 @@ struct Options {
   kern::manifest::Device device = kern::manifest::Device::host;
   /// Nothing beyond plain version 7: greedy, NCCL collectives, no snapshots. Device cuda only.
   bool plain = false;
+  /// A step's tokens are the caller's, never the last step's: what `kern cut` needs.
+  bool unfed = false;
   bool spelled_out = false;  ///< experts bind by a segment each, without extension `series`
   Limits limits;
   std::vector<kern::manifest::Module> modules;  ///< those not used are left out

@@ -20,11 +20,12 @@ constexpr const char* kUsage =
     "       k3-gen prefill  --config FILE (--stages N | --cut-at LAYER,...) -o DIR\n"
     "       k3-gen prefill  --config FILE -o WHOLE.json\n"
     "       k3-gen decode   --config FILE --ranks R -o D.json\n"
-    "each takes [--device host|cuda] [--plain] [--modules DIR] [--model LABEL] [--binds "
-    "series|plain]\n"
+    "each takes [--device host|cuda] [--plain] [--unfed] [--modules DIR] [--model LABEL]\n"
+    "           [--binds series|plain]\n"
     "           [--max-seqs N] [--max-ctx N] [--chunk N] [--pack N] [--layers N]\n"
     "layers are counted from 0; a stage starts before each layer of --cut-at\n"
     "  --plain     device cuda, no extension of version 7: greedy, NCCL, no snapshots\n"
+    "  --unfed     no step takes the last one's tokens by itself: to be cut by `kern cut`\n"
     "  --modules   folder of the kernels to pin (default: this build's own)\n"
     "  --model     the manifest's label (default: the config's name, or its folder's)\n"
     "  --collective-blocks  of a collective of decode on cuda (default 16; 2 where eight ranks "
@@ -61,7 +62,7 @@ Result<Flags> parse_flags(int argc, char** argv) {
   Flags flags;
   for (int i = 2; i < argc; i += 2) {
     std::string name = argv[i];
-    if (name == "--plain") {
+    if (name == "--plain" || name == "--unfed") {
       if (!flags.emplace(name, "").second) return fail(Kind::caller, "`{}`: given twice", name);
       --i;
       continue;
@@ -118,6 +119,7 @@ Result<k3::Options> options_of(const Flags& flags) {
   const auto given = [&](const char* name) { return flags.count(name) != 0; };
   options.model = given("--model") ? flags.at("--model") : label_of(flags.at("--config"));
   options.plain = given("--plain");
+  options.unfed = given("--unfed");
   const std::string usual = options.plain ? "plain" : "series";
   const std::string binds = given("--binds") ? flags.at("--binds") : usual;
   if (binds != "series" && binds != "plain")

@@ -108,7 +108,9 @@ class Case:
     def stages(self):
         """Folder of one stage manifest a layer; the last also holds the head."""
         labels = ",".join(f"layer.{i}" for i in range(1, self.model.config.layers))
-        run("kern", "cut", self.whole, "--at", labels, "-o", self.folder / "stages")
+        unfed = self.folder / "unfed.json"
+        run("k3-gen", "one-rank", "--unfed", "--config", self.config_file, "-o", unfed)
+        run("kern", "cut", unfed, "--at", labels, "-o", self.folder / "stages")
         return self.folder / "stages"
 
     # ---- what the implementation says --------------------------------------------------------

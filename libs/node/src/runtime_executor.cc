@@ -169,6 +169,8 @@ struct RuntimeExecutor::State {
       bool emits = false;
     };
     std::vector<Row> rows;  ///< by slice
+    /// Once its outputs were read, which is before a later item may overwrite them.
+    std::optional<Result<ItemResult>> result;
   };
   std::deque<Started> started;
   int64_t step_rows = 0;  ///< of the last step started: whose tokens the next one may take
@@ -182,6 +184,9 @@ struct RuntimeExecutor::State {
   Result<void> prepare_states(const Item& item);
   Result<void> check_fed(const Item& item) const;
   Result<void> launch(const Service& service, const Item& item);
+  Result<ItemResult> collect(const Started& one) const;
+  /// Whether an item's outputs are, or will be, in their buffers and nobody has read them.
+  bool outputs_wait() const { return !started.empty() && !started.front().result; }
   engine::Emitted emitted(const Started::Row& row, int64_t group) const;
 };
 
@@ -326,9 +331,12 @@ Result<void> RuntimeExecutor::start(const Item& item) {
   self.filler.fill(item);
   // Also where it fails for a peer: what was planned behind it then fails for the same reason.
   if (item.phase == Phase::decode) self.step_rows = rows_of(item);
+  // On the host what follows would overwrite them.
+  if (self.outputs_wait() && self.runtime.outputs_are_here().value_or(false))
+    self.started.front().result = self.collect(self.started.front());
   KERN_TRY_VOID(self.launch(*service, item));
-  // Outputs of an older item are still unread: `finish` brings these back once they are read.
-  if (self.started.empty()) KERN_TRY_VOID(self.runtime.read_back());
+  // Where outputs of an older item are still unread, `finish` brings these back once they are read.
+  if (!self.outputs_wait()) KERN_TRY_VOID(self.runtime.read_back());
   State::Started& one = self.started.emplace_back();
   one.id = item.id;
   one.program = service->program;
@@ -345,22 +353,32 @@ Result<bool> RuntimeExecutor::is_done() {
 Result<ItemResult> RuntimeExecutor::finish() {
   State& self = *state_;
   KERN_ASSERT(!self.started.empty(), "nothing was started");
-  const State::Started one = std::move(self.started.front());
+  State::Started one = std::move(self.started.front());
   self.started.pop_front();
-  KERN_TRY_VOID(self.runtime.wait_outputs());
-  if (const RoleBuffer* error = self.output(Fill::error); error != nullptr)
+  if (!one.result) {
+    KERN_TRY_VOID(self.runtime.wait_outputs());
+    KERN_TRY(collected, self.collect(one));
+    one.result = std::move(collected);
+    if (!self.started.empty()) KERN_TRY_VOID(self.runtime.read_back());
+  }
+  KERN_TRY(result, std::move(*one.result));
+  KERN_TRY(moved, self.moves.moved());
+  result.moved = moved;
+  return result;
+}
+
+/// What the outputs that stand in their buffers say of an item.
+Result<ItemResult> RuntimeExecutor::State::collect(const Started& one) const {
+  if (const RoleBuffer* error = output(Fill::error); error != nullptr)
     if (const int64_t word = read_integer(*error, 0); word != 0)
       return fail(Kind::device, "item {}: program `{}` reports error {}", one.id, one.program,
                   word);
   ItemResult result;
   result.id = one.id;
-  KERN_TRY(moved, self.moves.moved());
-  result.moved = moved;
-  if (self.output(Fill::tokens) != nullptr)
+  if (output(Fill::tokens) != nullptr)
     for (size_t g = 0; g < one.rows.size(); ++g)
       if (one.rows[g].emits)
-        result.emitted.push_back(self.emitted(one.rows[g], static_cast<int64_t>(g)));
-  if (!self.started.empty()) KERN_TRY_VOID(self.runtime.read_back());
+        result.emitted.push_back(emitted(one.rows[g], static_cast<int64_t>(g)));
   return result;
 }
 
