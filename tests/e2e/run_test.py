@@ -70,6 +70,16 @@ class RunTest(unittest.TestCase):
         self.assertEqual(len(answers[0].split()), 8)
         self.assertEqual(set(answers), {answers[0]})
 
+    def test_an_answer_is_what_its_tokens_give_one_at_a_time(self):
+        # Within an answer a step starts before the last one's token is read; here none does.
+        answer = self.run_kern("one.json", "--max-tokens", "8").stdout.split()
+        so_far = (self.dir / "tokens.txt").read_text().split()
+        for token in answer:
+            (self.dir / "so_far.txt").write_text("\n".join(so_far))
+            step = self.run_kern("one.json", "--max-tokens", "1", "--tokens", self.dir / "so_far.txt", tokens=False)
+            self.assertEqual(step.stdout.split(), [token])
+            so_far.append(token)
+
     def test_experts_bound_one_by_one_are_those_bound_as_series(self):
         tool("k3-gen", "one-rank", "--config", CONFIG, "--binds", "plain", "-o", self.dir / "plain.json")
         texts = [(self.dir / name).read_text() for name in ("one.json", "plain.json")]

@@ -393,9 +393,11 @@ TEST_CASE("an item starts before the one ahead of it is finished, and results co
   REQUIRE(first);
   CHECK(first->id == 1);
   CHECK(first->emitted[0].request == RequestId(1));
+  CHECK(first->emitted[0].token == 7);
   const auto second = f.executor->finish();
   REQUIRE(second);
   CHECK(second->id == 2);
+  CHECK(second->emitted[0].token == 8);
   CHECK(f.executor->started() == 0);
 }
 

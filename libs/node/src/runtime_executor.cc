@@ -346,7 +346,7 @@ Result<void> RuntimeExecutor::start(const Item& item) {
 }
 
 Result<bool> RuntimeExecutor::is_done() {
-  if (state_->started.empty()) return true;
+  if (!state_->outputs_wait()) return true;
   return state_->runtime.outputs_are_here();
 }
 

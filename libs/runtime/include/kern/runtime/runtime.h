@@ -139,7 +139,8 @@ class Runtime {
   //   launch(n); read_back(); loop { wait_inputs(); fill n + 1; launch(n + 1); wait_outputs();
   //   read the outputs of n; read_back(); }
   // Buffers may then be touched between these calls alone: inputs after `wait_inputs`, outputs from
-  // `wait_outputs` to the next `read_back`. The host has everything done when `launch` returns.
+  // `wait_outputs` to the next `read_back`. The host has everything done when `launch` returns, and
+  // the next one writes over it: outputs that `outputs_are_here` says are there are read before it.
 
   /// `enqueue` that brings nothing back.
   virtual Result<void> launch(std::string_view program, std::span<const VarValue> vars) = 0;
