@@ -98,7 +98,9 @@ def copying(draw: Draw, held, words=word_list):
 
 
 def copying_bytes(draw: Draw, held):
-    return copying(draw, held, foreign_words)
+    talk = copying(draw, held, foreign_words)
+    talk.skill = "copy-bytes"
+    return talk
 
 
 # ---- numbers -----------------------------------------------------------------------------------

@@ -57,10 +57,10 @@ def conversation(seed, index, count=rough_count):
 # What training takes its steps from: what is short, and recall in longer texts: (tokens of a
 # conversation, at least and at most; questions at most).
 LESSONS = {"short": None, "mid": (768, 2304, 8), "long": (5632, 8576, 16)}
-SHORT_MIX = [(8, skills.chatting), (28, skills.copying), (14, skills.copying_bytes), (20, skills.adding),
-             (6, skills.comparing),
-             (18, skills.instructed), (12, skills.instructed_copying), (14, skills.turning),
-             (20, tool_skills.calling), (14, tool_skills.reporting), (20, None)]
+SHORT_MIX = [(8, skills.chatting), (40, skills.copying), (20, skills.copying_bytes), (20, skills.adding),
+             (8, skills.comparing),
+             (22, skills.instructed), (14, skills.instructed_copying), (12, skills.turning),
+             (20, tool_skills.calling), (10, tool_skills.reporting), (16, None)]
 
 
 def lesson(seed, kind, index, count):

@@ -34,9 +34,10 @@ def kinds(step, steps):
         return ("short",)
     if done < 0.4:
         return ("short", "mid") if step % 2 else ("short",)
-    if done < 0.55:
+    if done < 0.6:
         return ("short", "mid")
-    return ("short", "mid") if step % 4 == 0 else ("short", "long")
+    # Long texts are learned soon and keep little of a pass for copying and rules, which need the most of all.
+    return ("short", ("mid", "long", "short", "long")[step % 4])
 
 
 def one_pass(seed, kind, number, tokens):

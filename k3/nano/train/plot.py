@@ -12,7 +12,7 @@ import pathlib
 WIDTH, HEIGHT, LEFT, TOP, GAP = 760, 230, 56, 24, 46
 LEGEND = 130
 COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#e377c2", "#7f7f7f",
-           "#bcbd22", "#17becf", "#393b79", "#637939")
+           "#bcbd22", "#17becf", "#393b79", "#637939", "#843c39", "#5254a3", "#ad494a")
 LOSS_FLOOR = 1e-3
 
 
