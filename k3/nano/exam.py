@@ -3,15 +3,19 @@
 
 usage: exam.py write -o EXAM.json [--seed S] [--per-skill 500] [--tokenizer DIR] [--skills a,b]
        exam.py ask EXAM.json --url http://HOST:PORT/v1 -o RESULT.json [--concurrency 8] [--limit N,SKILL=N]
-       exam.py compare RESULT.json OTHER.json       how many answers of both differ, in any byte
---limit asks the first N of every skill, and other numbers of the named ones. An exam is a list of {skill, key, request, expected}; expected holds content, tool_calls (name and
-arguments by value and type) and finish_reason, or as many of these as the skill is judged by.
+               [--answers FILE.jsonl] [--seconds S]
+       exam.py compare ANSWERS.jsonl OTHER.jsonl    how many answers of both differ, in any byte
+--limit asks the first N of every skill, and other numbers of the named ones. --answers keeps each answer as it
+comes, a line each; what the file holds is not asked again. After --seconds nothing more is asked. An exam is a list of
+{skill, key, request, expected}; expected holds content, tool_calls (name and arguments by value and type) and
+finish_reason, or as many of these as the skill is judged by.
 """
 import argparse
 import concurrent.futures
 import json
 import pathlib
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -152,19 +156,55 @@ def limited(asked, limit):
     return out
 
 
-def run(url, asked, concurrency, model):
-    """(summary a skill, one record a question)."""
-    def one(question):
+def numbered(questions):
+    """Each with its place among those of its skill: of a shorter exam the same places hold the same questions."""
+    places = {}
+    for question in questions:
+        place = places[question["skill"]] = places.get(question["skill"], 0) + 1
+        yield place, question
+
+
+def kept(file):
+    """The answers that a file holds, by skill and place. A last line that was cut off does not count."""
+    out = {}
+    if file and pathlib.Path(file).exists():
+        for line in pathlib.Path(file).read_text().splitlines(keepends=True):
+            if line.endswith("\n"):
+                record = json.loads(line)
+                out[record["skill"], record["place"]] = record
+    return out
+
+
+def run(url, asked, concurrency, model, answers=None, seconds=float("inf")):
+    """(summary a skill, one record a question that was answered, now or before)."""
+    end = time.monotonic() + seconds
+    before = kept(answers)
+    keeping = threading.Lock()
+
+    def one(numbered_question):
+        place, question = numbered_question
+        if record := before.get((question["skill"], place)):
+            if record["key"] != question["key"]:
+                raise SystemExit(f"{answers}: question {place} of {question['skill']} is {question['key']!r}, "
+                                 f"answered was {record['key']!r}")
+            return record
         start = time.monotonic()
+        if start > end:
+            return None
         request = {**question["request"], "model": model}
         reply = ask(url, {"request": request})
         right = "error" not in reply and is_right(question["expected"], reply)
-        return {"skill": question["skill"], "key": question["key"], "right": right,
-                "seconds": time.monotonic() - start, "expected": question["expected"],
-                "reply": reply.get("error") or reply["choices"][0],
-                "failed": "error" in reply, "usage": reply.get("usage")}
+        record = {"skill": question["skill"], "place": place, "key": question["key"], "right": right,
+                  "seconds": time.monotonic() - start, "expected": question["expected"],
+                  "reply": reply.get("error") or reply["choices"][0],
+                  "failed": "error" in reply, "usage": reply.get("usage")}
+        # What got no answer is asked again.
+        if answers and not record["failed"]:
+            with keeping, open(answers, "a", encoding="utf-8") as file:
+                file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return record
     with concurrent.futures.ThreadPoolExecutor(concurrency) as pool:
-        records = list(pool.map(one, asked))
+        records = [record for record in pool.map(one, numbered(asked)) if record]
     summary = {}
     for record in records:
         entry = summary.setdefault(record["skill"], {"asked": 0, "right": 0, "failed": 0})
@@ -204,26 +244,18 @@ def ask_command(args):
     if args.limit:
         asked = limited(asked, args.limit)
     start = time.monotonic()
-    summary, records = run(args.url, asked, args.concurrency, args.model or first_model(args.url))
+    summary, records = run(args.url, asked, args.concurrency, args.model or first_model(args.url), args.answers,
+                           args.seconds)
     show(summary)
-    result = {"seconds": time.monotonic() - start, "concurrency": args.concurrency,
-              "skills": summary, "questions": records}
+    result = {"seconds": time.monotonic() - start, "concurrency": args.concurrency, "skills": summary,
+              "questions": records}
     pathlib.Path(args.out).write_text(json.dumps(result, ensure_ascii=False))
     return 1 if any(entry["failed"] for entry in summary.values()) else 0
 
 
-def numbered(file):
-    """Records by skill and place in it: of a shorter run the same places hold the same questions."""
-    out, places = {}, {}
-    for record in json.loads(pathlib.Path(file).read_text())["questions"]:
-        place = places[record["skill"]] = places.get(record["skill"], 0) + 1
-        out[record["skill"], place] = record
-    return out
-
-
 def compare_command(args):
     """Counts by skill of what both answered; exit code 1 where that is nothing or other questions."""
-    one, other = numbered(args.one), numbered(args.other)
+    one, other = kept(args.one), kept(args.other)
     both = [(one[place], other[place]) for place in one if place in other]
     if not both or any(a["key"] != b["key"] for a, b in both):
         print("the two files answer different questions")
@@ -258,6 +290,8 @@ def main():
     asking.add_argument("--concurrency", type=int, default=8)
     asking.add_argument("--limit", help="questions a skill at most: N, or N,SKILL=N")
     asking.add_argument("--model")
+    asking.add_argument("--answers", help="a line an answer, as they come")
+    asking.add_argument("--seconds", type=float, default=float("inf"))
     asking.set_defaults(run=ask_command)
     comparing = commands.add_parser("compare")
     comparing.add_argument("one")

@@ -2,12 +2,14 @@
 """Starts the small model on this build, puts its exam to it over HTTP, and prints a score a skill.
 
 usage: k3/nano/examine.py SETUP -o RESULT.json [--device gpu:0] [--model DIR] [--exam EXAM.json]
-       [--limit N,SKILL=N] [--sample] [--concurrency N] [--stages 8] [--ranks 8] [--answers FILE.json]
+       [--limit N,SKILL=N] [--sample] [--concurrency N] [--stages 8] [--ranks 8]
+       [--answers FILE.jsonl] [--seconds S]
 SETUP is `server`, kern serve in one process, or `daemons`, eight prefill stages and eight decode
 ranks. Without --exam the 5,000 questions are written for the model's vocabulary first. --sample asks
 20 of each skill, 6 of recall-2048 and 2 of recall-8192: minutes on two cores. RESULT holds the
-scores and how they were come by; --answers every answer, for `exam.py compare`. On a GPU that
-several processes share, NVIDIA's MPS must run.
+scores and how they were come by. --answers keeps every answer as it comes, for `exam.py compare`; a run
+that was cut short goes on from there. After --seconds nothing more is asked. On a GPU that several
+processes share, NVIDIA's MPS must run.
 """
 import argparse
 import datetime
@@ -42,6 +44,7 @@ def options():
     parser.add_argument("--stages", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--answers", type=pathlib.Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     return parser.parse_args()
 
 
@@ -80,7 +83,8 @@ def main():
     with started(args, cluster) as server:
         print(f"asking {len(asked)} questions, {concurrency} at a time", flush=True)
         start = time.monotonic()
-        summary, records = exam.run(f"{server.url}/v1", asked, concurrency, exam.first_model(f"{server.url}/v1"))
+        summary, records = exam.run(f"{server.url}/v1", asked, concurrency, exam.first_model(f"{server.url}/v1"),
+                                    args.answers, args.seconds)
         seconds = time.monotonic() - start
         epochs = server.metrics().get("kern_epochs_total")
     exam.show(summary)
@@ -97,8 +101,6 @@ def main():
               "exam_sha256": hashlib.sha256(json.dumps(asked).encode()).hexdigest(),
               "skills": summary}
     args.out.write_text(json.dumps(result, indent=1) + "\n")
-    if args.answers:
-        args.answers.write_text(json.dumps({"questions": records}, ensure_ascii=False))
     return 1 if any(entry["failed"] for entry in summary.values()) else 0
 
 
