@@ -165,28 +165,34 @@ def numbered(questions):
 
 
 def kept(file):
-    """The answers that a file holds, by skill and place. A last line that was cut off does not count."""
-    out = {}
-    if file and pathlib.Path(file).exists():
-        for line in pathlib.Path(file).read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                record = json.loads(line)
-                out[record["skill"], record["place"]] = record
-    return out
+    """The answers that a file holds, by skill and place."""
+    records = map(json.loads, pathlib.Path(file).read_text().splitlines())
+    return {(record["skill"], record["place"]): record for record in records}
+
+
+def mended(file):
+    """The file without a last line that was cut off."""
+    file = pathlib.Path(file)
+    whole, newline, rest = file.read_bytes().rpartition(b"\n")
+    if rest:
+        file.write_bytes(whole + newline)
+    return file
 
 
 def run(url, asked, concurrency, model, answers=None, seconds=float("inf")):
     """(summary a skill, one record a question that was answered, now or before)."""
     end = time.monotonic() + seconds
-    before = kept(answers)
+    before = kept(mended(answers)) if answers and pathlib.Path(answers).exists() else {}
+    for place, question in numbered(asked):
+        record = before.get((question["skill"], place), question)
+        if record["key"] != question["key"]:
+            raise SystemExit(f"{answers}: question {place} of {question['skill']} is {question['key']!r}, "
+                             f"answered was {record['key']!r}")
     keeping = threading.Lock()
 
     def one(numbered_question):
         place, question = numbered_question
         if record := before.get((question["skill"], place)):
-            if record["key"] != question["key"]:
-                raise SystemExit(f"{answers}: question {place} of {question['skill']} is {question['key']!r}, "
-                                 f"answered was {record['key']!r}")
             return record
         start = time.monotonic()
         if start > end:
@@ -244,12 +250,11 @@ def ask_command(args):
     if args.limit:
         asked = limited(asked, args.limit)
     start = time.monotonic()
-    summary, records = run(args.url, asked, args.concurrency, args.model or first_model(args.url), args.answers,
-                           args.seconds)
+    summary, _ = run(args.url, asked, args.concurrency, args.model or first_model(args.url), args.answers,
+                     args.seconds)
     show(summary)
-    result = {"seconds": time.monotonic() - start, "concurrency": args.concurrency, "skills": summary,
-              "questions": records}
-    pathlib.Path(args.out).write_text(json.dumps(result, ensure_ascii=False))
+    result = {"seconds": time.monotonic() - start, "concurrency": args.concurrency, "skills": summary}
+    pathlib.Path(args.out).write_text(json.dumps(result))
     return 1 if any(entry["failed"] for entry in summary.values()) else 0
 
 

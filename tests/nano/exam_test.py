@@ -98,15 +98,14 @@ class Asked(unittest.TestCase):
             paper.write_text(json.dumps(self.questions))
             done = subprocess.run([sys.executable, str(nano.ROOT / "k3/nano/exam.py"), "ask", str(paper),
                                    "--url", f"http://127.0.0.1:{server.server_port}/v1", "-o", str(out),
-                                   "--concurrency", str(concurrency), *more], capture_output=True,
+                                   "--concurrency", str(concurrency), *more,
+                                   *(["--answers", str(keep)] if keep else [])], capture_output=True,
                                   text=True, timeout=60, check=False)
             result = json.loads(out.read_text())
         server.shutdown()
         server.server_close()
-        if keep:
-            keep.write_text(json.dumps(result))
         if not more:
-            self.assertEqual(len(result["questions"]), len(self.questions))
+            self.assertEqual(sum(e["asked"] for e in result["skills"].values()), len(self.questions))
         for skill, entry in result["skills"].items():
             self.assertIn(f"{entry['score']:.4f}", next(
                 line for line in done.stdout.splitlines() if line.startswith(skill + " ")))
@@ -156,16 +155,38 @@ class Asked(unittest.TestCase):
                 counts = json.loads(files[2].read_text())
                 self.assertEqual({s: c["differ"] for s, c in counts.items() if c["differ"]}, differ)
             shorter, fewer, apart = (pathlib.Path(folder) / name for name in ("shorter", "fewer", "apart"))
-            questions = json.loads(files[0].read_text())["questions"]
-            shorter.write_text(json.dumps({"questions": questions[:3]}))
-            fewer.write_text(json.dumps({"questions": questions[3:]}))
-            apart.write_text(json.dumps({"questions": [{**questions[0], "key": "another"}]}))
+            lines = files[0].read_text().splitlines(keepends=True)
+            shorter.write_text("".join(lines[:3]))
+            fewer.write_text("")
+            apart.write_text(json.dumps({**json.loads(lines[0]), "key": "another"}) + "\n")
             for file, code in ((shorter, 0), (fewer, 1), (apart, 1), (files[0], 0)):
                 done = subprocess.run([sys.executable, str(nano.ROOT / "k3/nano/exam.py"), "compare",
                                        str(files[0]), str(file)], check=False, capture_output=True)
                 self.assertEqual(done.returncode, code, file.name)
             self.assertEqual((counts["copy"]["only the first right"], counts["add2"]["only the first right"],
                               counts["add2"]["only the second right"]), (0, PER_SKILL, 0))
+
+    def test_an_exam_that_was_cut_short_goes_on(self):
+        asked_again = []
+        def counted(question):
+            asked_again.append(question["key"])
+            return right(question)
+        with tempfile.TemporaryDirectory() as folder:
+            answers = pathlib.Path(folder) / "answers"
+            none, code, _ = self.asked(right, keep=answers, more=["--seconds", "0"])
+            self.assertEqual((none, code, answers.exists()), ({}, 0, False))
+            whole, _, _ = self.asked(right, keep=answers)
+            lines = answers.read_text().splitlines(keepends=True)
+            self.assertEqual(len(lines), len(self.questions))
+            # Seven answers and one that was cut off: all but seven are asked, and all count.
+            answers.write_text("".join(lines[:7]) + lines[7][:40])
+            self.assertEqual(self.asked(counted, keep=answers)[0], whole)
+            self.assertEqual(len(asked_again), len(self.questions) - 7)
+            # Answers of another exam are not taken for this one's.
+            answers.write_text(json.dumps({**json.loads(lines[0]), "skill": self.questions[0]["skill"], "place": 1,
+                                           "key": "another"}) + "\n")
+            with self.assertRaises(SystemExit):
+                exam.run("http://127.0.0.1:9/v1", self.questions[:1], 1, "k3", answers)
 
     def test_as_many_requests_run_at_a_time_as_asked_for(self):
         self.assertEqual(self.asked(right, 1)[2], 1)
