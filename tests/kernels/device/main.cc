@@ -1,8 +1,9 @@
 /// kern-device-test [--cubins DIR] [--only TEXT] [--family NAME] [--bench] [--json FILE] [--seed N]
-///                  [--small] [--list] [--allow-none]
+///                  [--small] [--part K/N] [--verbose] [--list] [--allow-none]
 /// Checks every device kernel against its host twin, or times them. Each family runs in a process
 /// of its own, because a device error takes its whole process. --small: every kernel and corner,
-/// but few and small cases, so that a sanitizer ends soon. --list: needs no device, runs the small
+/// but few and small cases, so that a sanitizer ends soon. --part: of N parts the Kth, from 1; all
+/// parts together are every check once. --verbose: each check's name and seconds. --list: needs no device, runs the small
 /// cases' twins and prints which entries of which modules would be launched, a line each. Exit: 0
 /// all passed, 1 a check failed, 2 a bad option, 3 the device failed or is not there (0 with
 /// --allow-none).
@@ -45,6 +46,8 @@ Command parse(int argc, char** argv) {
       command.options.bench = true;
     } else if (option == "--small") {
       command.options.small = true;
+    } else if (option == "--verbose") {
+      command.options.verbose = true;
     } else if (option == "--list") {
       command.list = command.options.small = true;
     } else if (option == "--allow-none") {
@@ -55,6 +58,11 @@ Command parse(int argc, char** argv) {
       command.options.cubins = argv[++i];
     } else if (option == "--only") {
       command.options.only = argv[++i];
+    } else if (option == "--part") {
+      Options& o = command.options;
+      if (std::sscanf(argv[++i], "%zu/%zu", &o.part, &o.parts) != 2 || o.part < 1 ||
+          o.part > o.parts)
+        refuse("expected K/N with K from 1 to N after --part, got", argv[i]);
     } else if (option == "--family") {
       command.family = argv[++i];
     } else if (option == "--json") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
@@ -163,8 +164,16 @@ kern::Prng Suite::draws(const std::string& name) const {
 
 void Suite::check(const std::string& name, const std::function<void(Check&)>& body) {
   if (options_.bench || name.find(options_.only) == std::string::npos) return;
+  if (met_++ % options_.parts != options_.part - 1) return;
+  if (options_.verbose) {
+    std::printf("%s ... ", name.c_str());
+    std::fflush(stdout);  // before what may not end
+  }
+  const auto begin = std::chrono::steady_clock::now();
   Check check(gpu_, options_.seed);
   body(check);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  if (options_.verbose) std::printf("%.1f s\n", took.count());
   if (gpu_.is_recording()) return;  // there was nothing to judge
   if (check.failures().empty()) {
     ++passed_;

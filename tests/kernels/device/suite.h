@@ -30,6 +30,8 @@ struct Options {
   uint64_t seed = 1;
   bool bench = false;          ///< benches instead of checks
   bool small = false;          ///< few and small cases, for a sanitizer
+  size_t part = 1, parts = 1;  ///< every `parts`th check, from the `part`th on
+  bool verbose = false;        ///< names and seconds of checks
   std::filesystem::path json;  ///< where a bench appends its line; empty: nowhere
 };
 
@@ -124,6 +126,7 @@ class Suite {
   Gpu& gpu_;
   Options options_;
   int passed_ = 0, failed_ = 0;
+  size_t met_ = 0;
 };
 
 // ---- data ----

@@ -51,7 +51,7 @@ std::string manifest(const std::string& hash) {
          hash + R"("}},
     "ops": {"read": )" +
          op("state") + R"(, "scale": )" + op("buffer<f32>") + R"(},
-    "programs": {"main": {"graph": true, "calls": [)" +
+    "programs": {"main": {"calls": [)" +
          calls + "]}}}";
 }
 

@@ -1,7 +1,7 @@
-"""A group of ranks on GPUs of their own, its collectives NCCL's, against one process on one GPU.
+"""A group of ranks on GPUs of their own against one process on one GPU: collectives over peer memory, and NCCL's.
 
 Not in CTest: KERN_E2E_RANK_DEVICES names a GPU for each rank ("gpu:0,gpu:1"), and libnccl.so.2 must be
-found. NCCL sums in an order of its own, so answers are the same only up to near ties.
+found. Ranks sum in an order of their own, so answers are the same only up to near ties.
 """
 import os
 import unittest
@@ -28,13 +28,13 @@ def margins(cluster, tokens):
 
 
 @unittest.skipUnless(len(DEVICES) > 1, "KERN_E2E_RANK_DEVICES names fewer than two GPUs")
-class Nccl(unittest.TestCase):
-    def check(self, config):
+class TwoGpus(unittest.TestCase):
+    def check(self, config, plain):
         with Serve(config) as one:
             lead = {n: margins(one, prompt(n, n)) for n in LENGTHS}
-        with Serve(config, plain=True) as one:
+        with Serve(config, plain=plain) as one:
             want = {n: [text(one, prompt(n, n), count) for count in range(1, STEPS + 1)] for n in LENGTHS}
-        with Cluster(config, stages=1, ranks=len(DEVICES), plain=True, rank_devices=DEVICES) as cluster:
+        with Cluster(config, stages=1, ranks=len(DEVICES), plain=plain, rank_devices=DEVICES) as cluster:
             got = {n: [text(cluster, prompt(n, n), count) for count in range(1, STEPS + 1)] for n in LENGTHS}
             again = {n: text(cluster, prompt(n, n)) for n in LENGTHS}
             # Ranks that chose different tokens would have ended the group and its epoch.
@@ -47,11 +47,14 @@ class Nccl(unittest.TestCase):
             if same < STEPS:
                 self.assertLess(lead[n][same], TIE, f"{n} tokens: another token at {same} and no near tie")
 
-    def test_two_ranks_of_the_smallest_model_answer_as_one_process_does(self):
-        self.check("k3-nano")
+    def test_ranks_answer_as_one_process_does_over_peer_memory(self):
+        self.check("k3-mini", plain=False)
 
-    def test_two_ranks_of_real_head_sizes_answer_as_one_process_does(self):
-        self.check("k3-mini")
+    def test_ranks_answer_as_one_process_does_over_nccl(self):
+        self.check("k3-mini", plain=True)
+
+    def test_ranks_of_the_smallest_model_answer_as_one_process_does_over_nccl(self):
+        self.check("k3-nano", plain=True)
 
 
 if __name__ == "__main__":
