@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -67,6 +68,7 @@ def commit():
 
 def main():
     args = options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no daemons behind
     os.environ["KERN_E2E_DEVICE"] = args.device  # read when cluster is imported
     sys.path.insert(0, str(ROOT / "tests/e2e"))
     import cluster

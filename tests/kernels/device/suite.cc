@@ -151,8 +151,9 @@ void Check::close(const std::string& what, const Buffer& buffer, Dtype dtype,
 // ---- running ----
 
 std::vector<size_t> Suite::lengths(kern::Prng& prng, size_t more, size_t limit) const {
+  if (is_small()) return {1, 65};
   std::vector<size_t> all = {1, 63, 64, 65};
-  for (size_t i = 0; i < (is_small() ? 0 : more); ++i) all.push_back(1 + prng.below(limit - 1));
+  for (size_t i = 0; i < more; ++i) all.push_back(1 + prng.below(limit - 1));
   return all;
 }
 
