@@ -37,7 +37,7 @@ struct Gpu {
     fake.kernels["test_gather"] = {{8, 8, 8, 8, 8, 8},
                                    [](const api::LaunchConfig&, void* const*) {}};
   }
-  Result<std::unique_ptr<runtime::Runtime>> load(int64_t tier_bytes) const {
+  Result<std::unique_ptr<runtime::Runtime>> load(int64_t tier_bytes, int64_t token_bytes = 8) {
     runtime::Options with;
     with.module_dirs = {dir.path()};
     with.driver = &fake.driver();
@@ -45,7 +45,10 @@ struct Gpu {
     with.host_tier_bytes = tier_bytes;
     const std::string module =
         R"({"source": "test.cubin", "sha256": ")" + to_hex(sha256(as_bytes(cubin))) + R"("})";
-    return runtime::Runtime::load(verified(states("", module)), nullptr, with, quiet());
+    std::string text = states("", module);
+    const std::string token = R"("kv": {"bytes_per_token": )";
+    text.replace(text.find(token), token.size() + 1, token + std::to_string(token_bytes));
+    return runtime::Runtime::load(verified(text), nullptr, with, quiet());
   }
   TempDir dir;
   std::string cubin;
@@ -227,6 +230,46 @@ TEST_CASE("moves run on a stream of their own, behind what was enqueued and ahea
   gpu.fake.take_calls();
   REQUIRE(tier.await(1));
   CHECK(gpu.fake.calls_of("cuStreamWaitEvent").empty());
+}
+
+TEST_CASE("little is given to the device at a time, and what waits goes on when it is asked for",
+          "[runtime][cuda][tier]") {
+  constexpr int64_t kMiB = 1 << 20;
+  Gpu gpu;
+  const auto r = good(gpu.load(40 * kMiB, kMiB));  // a page is 4 MiB and 8 bytes
+  runtime::HostTier& tier = *r->host_tier();
+  std::vector<TierMove> seven;
+  for (int64_t page = 1; page < 8; ++page) seven.push_back({kPark, false, page, page});
+  const auto rows = [&] {  // of the large state that were given to the device since
+    int64_t count = 0;
+    for (const std::string& call : gpu.fake.calls_of("cuMemcpy2DAsync to host 4194304 x"))
+      count += call[call.find(" x ") + 3] - '0';
+    for (const std::string& call : gpu.fake.calls_of("cuMemcpyDtoHAsync 4194304"))
+      count += !call.empty();
+    gpu.fake.take_calls();
+    return count;
+  };
+  rows();
+  for (int i = 0; i < 3; ++i) REQUIRE(tier.move(seven));
+  CHECK(rows() == 18);  // of 21: the third move's last three are beyond 64 MiB
+  gpu.fake.fail("cuEventQuery", api::kNotReady);
+  CHECK(*tier.done() == 0);
+  CHECK(rows() == 0);
+  REQUIRE(tier.move(seven));
+  CHECK(rows() == 0);
+  CHECK(*tier.done() == 2);  // both that were whole; room for the rest
+  CHECK(rows() == 10);
+  CHECK(*tier.done() == 4);
+  for (int i = 0; i < 4; ++i) REQUIRE(tier.move(seven));
+  CHECK(rows() == 18);
+  // who must come behind a move has all of it enqueued, and of later ones no more than before
+  gpu.fake.fail("cuEventQuery", api::kNotReady);
+  REQUIRE(tier.await(7));
+  CHECK(gpu.fake.calls_of("cuStreamWaitEvent").size() == 1);
+  CHECK(rows() == 3);
+  REQUIRE(tier.settle());
+  CHECK(rows() == 7);
+  CHECK(*tier.done() == 8);
 }
 
 TEST_CASE("a tier that cannot be had is refused in a sentence and leaves nothing behind",

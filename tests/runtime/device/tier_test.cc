@@ -205,9 +205,7 @@ TEST_CASE("how fast a prefix is parked and woken, against a plain copy, and step
       done = *now;
     }
     const double took = seconds_since(start);
-    // A step's outputs leave by the engine that parks, behind all that was given to it before; its
-    // inputs would come by the one that wakes, but this program's never change.
-    CHECK(steps >= (way == TierMove::Way::park ? 1 : 5));
+    CHECK(steps > 4);
     line += fmt::format(
         " eight {}: {:.1f} ms, {:.2f} ms to start, {} steps of {:.0f} us beside "
         "them (alone {:.0f} us);",
