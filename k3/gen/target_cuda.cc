@@ -192,9 +192,9 @@ Body CudaTarget::body(Work work, int64_t sources) const {
       return merge();
     case Work::join_columns:
       // One row is a vocabulary: enough to fill the machine by itself.
-      return {{},
-              {on("head-join_columns", "kern_join_columns", {256, 1, 1},
-                  {of(4 * kMultiprocessors)})}};
+      return {
+          {},
+          {on("head-join_columns", "kern_join_columns", {256, 1, 1}, {of(4 * kMultiprocessors)})}};
     case Work::argmax:
       return {{}, {on("head-argmax", "kern_argmax", {1024, 1, 1}, {m::Expr::of_var(kSeqs)})}};
     case Work::sample:

@@ -14,8 +14,9 @@ cuda::api::Pointer pointer(const std::byte* address) {
   return reinterpret_cast<cuda::api::Pointer>(address);
 }
 
-// A step's own small copies stand in line with the tier's in the engine of their direction, whatever
-// their streams. So no more than this is given to it at a time: a millisecond of a fast link.
+// A step's own small copies stand in line with the tier's in the engine of their direction,
+// whatever their streams. So no more than this is given to it at a time: a millisecond of a fast
+// link.
 constexpr int64_t kAheadBytes = int64_t{64} << 20;
 constexpr int64_t kPieceBytes = kAheadBytes / 4;
 

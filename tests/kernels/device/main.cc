@@ -3,10 +3,10 @@
 /// Checks every device kernel against its host twin, or times them. Each family runs in a process
 /// of its own, because a device error takes its whole process. --small: every kernel and corner,
 /// but few and small cases, so that a sanitizer ends soon. --part: of N parts the Kth, from 1; all
-/// parts together are every check once. --verbose: each check's name and seconds. --list: needs no device, runs the small
-/// cases' twins and prints which entries of which modules would be launched, a line each. Exit: 0
-/// all passed, 1 a check failed, 2 a bad option, 3 the device failed or is not there (0 with
-/// --allow-none).
+/// parts together are every check once. --verbose: each check's name and seconds. --list: needs no
+/// device, runs the small cases' twins and prints which entries of which modules would be launched,
+/// a line each. Exit: 0 all passed, 1 a check failed, 2 a bad option, 3 the device failed or is not
+/// there (0 with --allow-none).
 
 #include <sys/wait.h>
 #include <unistd.h>
