@@ -5,10 +5,12 @@
 /// business, as it is for the states themselves.
 /// Moves run beside programs, in the order in which they were started, and a program waits for them
 /// only where `await` says so. A device is given a little of them at a time, so that a program's
-/// own copies do not stand behind all: the rest goes on whenever `move`, `await` or `done` is
-/// called. Thread safety: the Runtime's one thread. Ownership: the Runtime's; its memory is freed
-/// once every move is done. Does not: decide what is parked, or keep two places from overlapping
-/// (their counts and sizes do).
+/// own copies do not stand behind all; the rest goes on whenever `move`, `await` or `done` is
+/// called.
+/// Thread safety: the Runtime's one thread.
+/// Ownership: the Runtime's; its memory is freed once every move is done.
+/// Does not: decide what is parked, or keep two places from overlapping (their counts and sizes
+/// do).
 
 #include <cstdint>
 #include <span>
