@@ -179,8 +179,10 @@ def mended(file):
     return file
 
 
-def run(url, asked, concurrency, model, answers=None, seconds=float("inf")):
-    """(summary a skill, one record a question that was answered, now or before)."""
+def run(url, asked, concurrency, model, answers=None, seconds=float("inf"), asked_of=None):
+    """(summary a skill, one record a question that was answered, now or before). `asked_of` says who answers, if
+    not only `model`: a file of answers is one's alone."""
+    asked_of = asked_of or model
     end = time.monotonic() + seconds
     before = kept(mended(answers)) if answers and pathlib.Path(answers).exists() else {}
     for place, question in numbered(asked):
@@ -188,6 +190,8 @@ def run(url, asked, concurrency, model, answers=None, seconds=float("inf")):
         if record["key"] != question["key"]:
             raise SystemExit(f"{answers}: question {place} of {question['skill']} is {question['key']!r}, "
                              f"answered was {record['key']!r}")
+        if record.get("asked_of", asked_of) != asked_of:
+            raise SystemExit(f"{answers}: these are the answers of {record['asked_of']}, asked is {asked_of}")
     keeping = threading.Lock()
 
     def one(numbered_question):
@@ -200,7 +204,7 @@ def run(url, asked, concurrency, model, answers=None, seconds=float("inf")):
         request = {**question["request"], "model": model}
         reply = ask(url, {"request": request})
         right = "error" not in reply and is_right(question["expected"], reply)
-        record = {"skill": question["skill"], "place": place, "key": question["key"], "right": right,
+        record = {"asked_of": asked_of, "skill": question["skill"], "place": place, "key": question["key"], "right": right,
                   "seconds": time.monotonic() - start, "expected": question["expected"],
                   "reply": reply.get("error") or reply["choices"][0],
                   "failed": "error" in reply, "usage": reply.get("usage")}

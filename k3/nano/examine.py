@@ -66,6 +66,12 @@ def commit():
     return done.stdout.strip() or None
 
 
+def answerer(args, model):
+    """Set-up, device and the checkpoint's very bytes."""
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(model.glob("*.safetensors"))))
+    return f"{args.setup} on {args.device}, checkpoint {digest.hexdigest()[:16]}"
+
+
 def main():
     args = options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no daemons behind
@@ -86,7 +92,7 @@ def main():
         print(f"asking {len(asked)} questions, {concurrency} at a time", flush=True)
         start = time.monotonic()
         summary, records = exam.run(f"{server.url}/v1", asked, concurrency, exam.first_model(f"{server.url}/v1"),
-                                    args.answers, args.seconds)
+                                    args.answers, args.seconds, answerer(args, model))
         seconds = time.monotonic() - start
         epochs = server.metrics().get("kern_epochs_total")
     exam.show(summary)

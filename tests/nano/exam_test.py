@@ -185,8 +185,12 @@ class Asked(unittest.TestCase):
             # Answers of another exam are not taken for this one's.
             answers.write_text(json.dumps({**json.loads(lines[0]), "skill": self.questions[0]["skill"], "place": 1,
                                            "key": "another"}) + "\n")
-            with self.assertRaises(SystemExit):
-                exam.run("http://127.0.0.1:9/v1", self.questions[:1], 1, "k3", answers)
+            with self.assertRaisesRegex(SystemExit, "answered was 'another'"):
+                exam.run("http://127.0.0.1:9/v1", self.questions[:1], 1, "fake", answers)
+            # Nor are another model's.
+            answers.write_text("".join(lines))
+            with self.assertRaisesRegex(SystemExit, "the answers of fake, asked is k3"):
+                exam.run("http://127.0.0.1:9/v1", self.questions, 1, "k3", answers)
 
     def test_as_many_requests_run_at_a_time_as_asked_for(self):
         self.assertEqual(self.asked(right, 1)[2], 1)
