@@ -190,6 +190,14 @@ class Cluster:
         return "\n".join(f"--- {p.name} {'alive' if p.alive() else p.popen.returncode}\n"
                          + "\n".join(p.text().splitlines()[-lines:]) for p in self.processes)
 
+    def restart(self, rank, group=0):
+        """Starts a rank that has ended again; on a GPU the others of its group, which end for want of it, too."""
+        members = [rank] if DEVICE == "host" else self.groups[group]
+        for p in members:
+            p.wait(40)
+        for p in members:
+            p.start()
+
     def stop(self):
         for p in self.processes:
             if p.alive():

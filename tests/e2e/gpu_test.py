@@ -28,7 +28,7 @@ def ask(cluster, tokens, max_tokens=24):
 
 @unittest.skipUnless(os.environ.get("KERN_E2E_DEVICE", "host") != "host", "KERN_E2E_DEVICE names no GPU")
 class Gpu(unittest.TestCase):
-    def test_two_stages_and_eight_ranks_answer_as_one_process_does(self):
+    def test_two_stages_and_eight_ranks_answer_as_one_process_does_and_after_a_loss(self):
         lengths = [1, 63, 64, 65, 130, 300]
         with Serve("k3-mini") as one:
             want = {n: ask(one, prompt(n, n)) for n in lengths}
@@ -40,9 +40,18 @@ class Gpu(unittest.TestCase):
             # Ranks that chose different tokens would have ended the group and its epoch.
             metrics = cluster.metrics()
             self.assertEqual((metrics["kern_epochs_total"], metrics["kern_groups"]), (1, 1))
+
+            cluster.groups[0][5].kill()
+            cluster.wait_healthy(status=503)
+            cluster.restart(cluster.groups[0][5])
+            self.assertEqual([p.text().count("ranks of a GPU group end and start together") for p in cluster.groups[0]],
+                             [1, 1, 1, 1, 1, 0, 1, 1])
+            cluster.wait_healthy()
+            anew = {n: ask(cluster, prompt(n, n)) for n in lengths}
         for n in lengths:
             self.assertEqual(again[n], got[n], f"{n} tokens, again")
             self.assertEqual(packed[n], got[n], f"{n} tokens, beside others")
+            self.assertEqual(anew[n], got[n], f"{n} tokens, of the group that came back")
             tokens, logprobs, margins = want[n]
             same = next((i for i in range(24) if tokens[i] != got[n][0][i]), 24)
             print(f"{n} tokens: {same} of 24 answers as one process gives, log-probabilities within "

@@ -25,6 +25,9 @@ RIGHT = 0.8  # share of the questions; the whole exam says what the model knows
 # Places for recurrent state in the pipeline, running or cached: so few that as many short prompts push
 # out everything older.
 SLOTS = 40
+# Every prompt with thoughts begins with the same words, a page of 64 tokens: a crowd finds it as soon as a
+# short prompt has left it. What a long text adds to it is that text's own.
+SHARED = 64
 
 
 @functools.cache
@@ -101,7 +104,10 @@ class Model(unittest.TestCase):
             first = ask_all(cluster)
             crowd = ask_all(cluster, 32)
             self.same(crowd, first, "cached, 32 at a time")
-            self.assertEqual([cached(reply) for _, reply in crowd].count(0), 0, "not everything was cached")
+            found = [cached(reply) for _, reply in crowd]
+            self.assertEqual(found.count(0), 0, "not everything was cached")
+            recalled = [n for q, n in zip(questions(), found) if q["skill"].startswith("recall")]
+            self.assertGreater(min(recalled), SHARED)
             talks = [next_turn(q["request"], reply) for q, (_, reply) in zip(questions(), first)
                      if q["skill"] in ("system", "turns")]
             turns = [ask(cluster, talk) for talk in talks]
@@ -111,14 +117,13 @@ class Model(unittest.TestCase):
             self.assertEqual([ask(cluster, talk)[0] for talk in talks], [said for said, _ in turns])
             crowd = ask_all(cluster, 32)
             self.same(crowd, first, "pushed out and come back, 32 at a time")
-            self.assertEqual([cached(reply) for q, (_, reply) in zip(questions(), crowd)
-                              if q["skill"] not in ("system", "turns")].count(0), len(first) - len(talks))
+            found = [cached(reply) for q, (_, reply) in zip(questions(), crowd) if q["skill"].startswith("recall")]
+            self.assertLessEqual(max(found), SHARED, "not everything was pushed out")
 
             rank = cluster.groups[0][5]
             rank.kill()
-            rank.wait()
             cluster.wait_healthy(status=503)
-            rank.start()
+            cluster.restart(rank)
             cluster.wait_healthy()
             self.same(ask_all(cluster, 32), first, "after a rank was lost")
             self.assertEqual(cluster.metrics()["kern_groups"], 1)

@@ -175,6 +175,35 @@ TEST_CASE("a prompt that begins as an earlier one starts at its checkpoint",
   CHECK(counters.cache_queries == 430);
 }
 
+TEST_CASE("a prompt that ends on a grid line is found when it is asked again",
+          "[engine][prefill][checkpoint]") {
+  for (const bool recurrent : {true, false}) {
+    CAPTURE(recurrent);
+    ExecutorLimits of = limits();
+    of.recurrent = recurrent;
+    auto prefill = scheduler(of);
+    uint64_t next = 1;
+    const auto cold = run_alone(prefill, 1, prompt(192), next);
+    CHECK(parts(cold.back()) == (recurrent ? std::vector<Part>{{1, 128, 64, true}}
+                                           : std::vector<Part>{{1, 0, 192, true}}));
+    const auto warm = run_alone(prefill, 2, prompt(192), next);
+    REQUIRE(warm.size() == 1);
+    CHECK(parts(warm[0]) == std::vector<Part>{{2, 128, 64, true}});
+    const auto longer = run_alone(prefill, 3, prompt(230), next);
+    CHECK(longer[0].slices[0].start == (recurrent ? 128 : 192));
+  }
+}
+
+TEST_CASE("a prompt of one grid step leaves no recurrent state to begin at",
+          "[engine][prefill][checkpoint]") {
+  auto prefill = scheduler(limits());
+  uint64_t next = 1;
+  const auto items = run_alone(prefill, 1, prompt(64), next);
+  REQUIRE(items.size() == 1);
+  CHECK(items[0].slices[0].snapshot_slot == 0);
+  CHECK(pages_used(prefill) == 0);
+}
+
 TEST_CASE("a checkpoint is found only once its prompt has come out whole",
           "[engine][prefill][checkpoint]") {
   auto prefill = scheduler(limits());
@@ -407,7 +436,7 @@ TEST_CASE("prompts whose memory is on the move are left out while others are rea
   auto prefill = scheduler(tiered(17, 1000), 8);
   uint64_t next = 1;
   run_alone(prefill, 1, prompt(400), next);
-  submit(prefill, 2, prompt(640, 5000));
+  submit(prefill, 2, prompt(639, 5000));
   admit_all(prefill);
   CHECK(parts(prefill.plan(next)) == std::vector<Part>{{2, 0, 256, false}});
   // its room is the parked prefix's, so the moves begin with the item beside it
@@ -419,7 +448,7 @@ TEST_CASE("prompts whose memory is on the move are left out while others are rea
   CHECK(kinds(beside->moves).contains(Move::What::park_page));
   CHECK(beside->after_moves == 0);
   const auto last = prefill.plan(next + 2);
-  CHECK(parts(last) == std::vector<Part>{{2, 512, 128, true}});
+  CHECK(parts(last) == std::vector<Part>{{2, 512, 127, true}});
   SECTION("until the moves are told to be done") {
     prefill.moved(next + 1);
     const auto item = prefill.plan(next + 3);

@@ -108,6 +108,25 @@ TEST_CASE("a rank that leaves, or does not come, is kind peer and named", "[node
   CHECK(nobody.error().text() == "group `" + name + "`: rank 0 has not come");
 }
 
+TEST_CASE("a rank that has left is seen without waiting by rank 0, and rank 0 then by all",
+          "[node][group]") {
+  CHECK(on_ranks(4, [](MachineGroup& group) -> Result<void> {
+          if (const auto rank = group.gone()) return fail(Kind::peer, "{} is there", *rank);
+          char mine = 0;
+          std::array<char, 4> all{};
+          KERN_TRY_VOID(group.all_gather(std::as_bytes(std::span(&mine, 1)),
+                                         std::as_writable_bytes(std::span(all))));
+          if (group.rank() == 2) return {};
+          const SystemClock clock;
+          const TimeNs end = clock.now() + 20 * kSecondNs;
+          std::optional<int> rank;
+          while (!(rank = group.gone()) && clock.now() < end) std::this_thread::yield();
+          const int expected = group.rank() == 0 ? 2 : 0;
+          if (rank != expected) return fail(Kind::peer, "saw {}", rank.value_or(-1));
+          return {};
+        }) == kAllGood);
+}
+
 TEST_CASE("members that disagree about the size do not form a group", "[node][group]") {
   const std::string name = unique_name();
   std::thread other([&] { (void)MachineGroup::join(name, 1, 3, kSecondNs); });

@@ -81,8 +81,17 @@ struct PrefillScheduler::Impl {
   bool admit(const PrefillJob& job, Turn turn);
   void add_slice(Item& item, InFlight& flight, Admitted& one, uint32_t rows);
   void take_snapshot(Slice& slice, Admitted& one, uint32_t end);
+  /// Where a prompt's checkpoint lies. The same prompt again runs one row at least, and a recurrent
+  /// state begins nowhere but where it was kept: so that line is before the last row.
   uint32_t boundary(const PrefillJob& job) const {
-    return floor_to(static_cast<uint32_t>(job.prompt.size()), grid);
+    const auto length = static_cast<uint32_t>(job.prompt.size());
+    return floor_to(options.limits.recurrent ? length - 1 : length, grid);
+  }
+  /// Where a step must end so that the state is kept there, 0 for nowhere: steps keep what it is at
+  /// the last line they pass.
+  uint32_t cut(const PrefillJob& job) const {
+    const uint32_t at = boundary(job);
+    return at == floor_to(static_cast<uint32_t>(job.prompt.size()), kGridTokens) ? 0 : at;
   }
 };
 
@@ -288,9 +297,8 @@ std::optional<Item> PrefillScheduler::plan(uint64_t item_id, bool may_wait) {
   if (ones.empty()) return std::nullopt;
   std::vector<Want> wants;
   for (const Admitted* one : ones) {
-    const uint32_t cut = self.grid > kGridTokens ? self.boundary(one->job) : 0;
-    wants.push_back(
-        {one->planned, static_cast<uint32_t>(one->job.prompt.size()) - one->planned, cut});
+    const auto left = static_cast<uint32_t>(one->job.prompt.size()) - one->planned;
+    wants.push_back({one->planned, left, self.cut(one->job)});
   }
   const ExecutorLimits& limits = self.options.limits;
   const Packing packing = share_rows(wants, static_cast<uint32_t>(limits.prefill_rows_max),

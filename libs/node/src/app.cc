@@ -24,6 +24,8 @@ constexpr size_t kTraceEventsMax = 1 << 16;
 constexpr TimeNs kQuiet = 300 * kMillisecondNs;
 /// Ranks of a GPU group start within this time of each other, and load as long apart at most.
 constexpr TimeNs kGroupTimeout = 600 * kSecondNs;
+/// How often a rank asks whether all others of its machine's group are there.
+constexpr TimeNs kGroupLook = 100 * kMillisecondNs;
 
 /// Weights are read where they lie in their files. One that is cut while it is mapped cannot be
 /// read on, and all that a handler may do is say so.
@@ -53,6 +55,11 @@ class Daemon {
   }
   std::function<void(const Error&)> on_fatal() {
     return [this](const Error& e) { fatal(e); };
+  }
+  /// What a process that is told to stop takes for the others' stopping.
+  void lost(const Error& error) {
+    if (stopping_) return io_.stop();
+    fatal(error);
   }
 
   /// `drain` starts the orderly stop and calls its argument when done. A second signal, or the
@@ -328,6 +335,31 @@ std::string machine_name(const DaemonConfig& config, const Digest& manifest) {
                      head.substr(head.rfind(':') + 1));
 }
 
+/// Ends a rank whose group has lost another: nothing reaches the memory that was mapped of it, and
+/// the process that takes its place maps memory only with ranks that load as it does.
+class GroupWatch {
+ public:
+  GroupWatch(Daemon& daemon, const MachineGroup& group)
+      : daemon_(daemon), group_(group), timer_(daemon.io()) {
+    look();
+  }
+
+ private:
+  void look() {
+    if (const std::optional<int> rank = group_.gone())
+      return daemon_.lost({Kind::peer,
+                           fmt::format("rank {} has left the group, and its memory with it: the "
+                                       "ranks of a GPU group end and start together",
+                                       *rank),
+                           {}});
+    timer_.after(kGroupLook, [this] { look(); });
+  }
+
+  Daemon& daemon_;
+  const MachineGroup& group_;
+  transport::Timer timer_;
+};
+
 }  // namespace
 
 int run_decode_rank(const DaemonConfig& config) {
@@ -359,6 +391,8 @@ int run_decode_rank(const DaemonConfig& config) {
     }
     KERN_TRY(model, load_model(config, std::move(read), peers, daemon.log()));
     KERN_TRY(parts, transport::listen_on({config.advertise, 0}, key.has_value()));
+    std::optional<GroupWatch> watch;
+    if (machine) watch.emplace(daemon, *machine);
     PeerMesh* const joined = mesh ? &*mesh : nullptr;
     return config.rank == 0
                ? decode_head(daemon, config, model, joined, std::move(parts), std::move(key))

@@ -257,4 +257,13 @@ Result<std::vector<Descriptor>> MachineGroup::all_gather_descriptors(Descriptor 
   return all;
 }
 
+std::optional<int> MachineGroup::gone() const {
+  for (size_t rank = 0; rank < links_.size(); ++rank) {
+    if (!links_[rank].is_open()) continue;
+    pollfd link = {links_[rank].get(), POLLRDHUP, 0};
+    if (::poll(&link, 1, 0) > 0) return static_cast<int>(rank);
+  }
+  return std::nullopt;
+}
+
 }  // namespace kern::node

@@ -1,12 +1,13 @@
 #pragma once
 /// The ranks of a group whose processes share one machine, over Unix sockets: they meet at a name,
 /// rank 0 in the middle, and may hand each other descriptors. What a GPU's ranks use while they
-/// load, to map each other's memory.
+/// load, to map each other's memory, and by which they hear later that one is no more.
 /// Thread safety: one thread at a time, as every PeerGroup. Determinism: sockets keep rank order.
 /// Failure: a member that is lost or late is kind peer, and the group is of no more use.
 /// Does not: leave the machine, or speak with processes of another user.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class MachineGroup final : public runtime::PeerGroup {
   Result<void> all_gather(ByteSpan send, MutableByteSpan receive) override;
   Result<void> all_to_all(ByteSpan send, MutableByteSpan receive) override;
   Result<std::vector<Descriptor>> all_gather_descriptors(Descriptor mine) override;
+  /// A rank whose process has ended, or dropped the group; does not wait. Rank 0 sees all, the
+  /// others see rank 0.
+  std::optional<int> gone() const;
 
   MachineGroup(int rank, int size) : rank_(rank), size_(size) {}  ///< for `join`
 
