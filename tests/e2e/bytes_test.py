@@ -49,8 +49,8 @@ class Bytes(unittest.TestCase):
             for n in LENGTHS:
                 warm, cached = ask(cluster, prompt(n, n))
                 self.assertEqual(warm, cold[n][0], f"{n} tokens, {cached} from the cache")
-                # One checkpoint a prompt, at its last grid point, and only a proper prefix is used.
-                self.assertEqual(cached, n // 64 * 64 if n % 64 else 0, f"{n} tokens")
+                # One checkpoint a prompt, at the last grid point before its last token.
+                self.assertEqual(cached, (n - 1) // 64 * 64, f"{n} tokens")
             jobs = [prompt(n, n) for n in LENGTHS] + [prompt(1000 + i, 20 + 13 * i) for i in range(6)]
             with concurrent.futures.ThreadPoolExecutor(16) as pool:
                 packed = list(pool.map(lambda tokens: ask(cluster, tokens)[0], jobs))
