@@ -98,7 +98,7 @@ def step_host(tally):
 
 def step_sanitize(tally):
     targets = [f"{name}-test" for name in SANITIZED_TESTS] + [f"{name}-replay" for name in SANITIZED_CORPORA]
-    if configure(tally, SANITIZED, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS=-O1 -g1",
+    if configure(tally, SANITIZED, "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1",
                  "-DKERN_SANITIZE=ON", "-DKERN_BENCHMARKS=OFF") and \
             tally.run("sanitized build", ["ninja", "-C", SANITIZED, "-j", JOBS, *targets]):
         for name in SANITIZED_TESTS:
