@@ -76,7 +76,7 @@ m::Launch CudaTarget::moe_plan(int64_t tile_rows) const {
 m::Launch experts(const char* entry, int64_t tile_rows) {
   const bool few = tile_rows == kTileRowsFew;
   return on(fmt::format("moe-experts+ROWS={}", tile_rows), entry, {few ? 128 : 256, 1, 1},
-            {of(kMultiprocessors * (few ? 4 : 1))}, few ? 1536 : 122880);
+            {of(kMultiprocessors * (few ? 4 : 1))}, few ? 1536 : 221184);
 }
 
 m::Launch CudaTarget::moe_up(int64_t tile_rows) const {

@@ -14,26 +14,31 @@
 //
 // Defines: ROWS, picks a tile has at most, and the tile_rows that kern_moe_plan was given:
 //   8   few rows an expert (decoding): a warp by itself, x comes through L1
-//   80  many: eight warps share x in shared memory, a weight is decoded once for up to 80 picks
+//   80  many: two groups of four warps share x in shared memory, wgmma takes a weight once for up
+//   to
+//       80 picks
 //
 // grid: [any, 1, 1], pieces of a tile's weight rows are dealt over it; 4 blocks a multiprocessor
 // (ROWS 8) or 1 (ROWS 80) fill it. block: ROWS 8: [128, 1, 1]; ROWS 80: [256, 1, 1].
-// shared: ROWS 8: 1,536; ROWS 80: 122,880. width and inter are multiples of 32.
+// shared: ROWS 8: 1,536; ROWS 80: 221,184. width and inter are multiples of 32.
 //
-// The weights are the left operand: a warp owns 16 or 32 of their rows, decodes them out of its own
-// 16-byte loads into the very registers that the product wants, and no weight passes through shared
-// memory. Which of 128 consecutive k a lane's slots mean is ours to choose, as long as both
-// operands agree: lane t of four holds k = 32 t … 32 t + 31, one scale group, and a product takes
-// eight of each lane's.
+// The weights are the left operand: a warp owns 16 or 32 of their rows, and a lane decodes its own
+// 16-byte loads (many: out of its own places in shared memory, four chunks later) into the very
+// registers that the product wants. Which of 128 consecutive k a lane's slots mean is ours to
+// choose, as long as both operands agree: lane t of four holds k = 32 t … 32 t + 31, one scale
+// group, and a product takes eight of each lane's.
 //
 // Rounding points: as the host module's; W1 x and W3 x to bf16, situ once, W2 act to bf16.
 //
 // A pick's bits depend on its row and its expert alone: k ascends by 128, within them in one order,
-// and a product's column knows nothing of the others. Both variants give the same bits.
+// and a product's column knows nothing of the others. Both variants give the same bits: on sm_90 a
+// wgmma adds sixteen products to a sum as an mma does (checked, not promised by the instruction
+// set).
 
 #include "common/numeric.cuh"
 #include "mma/bf16.cuh"
 #include "mma/mxfp4.cuh"
+#include "mma/wgmma.cuh"
 #include "ptx/async.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/turn.cuh"
@@ -70,6 +75,7 @@ struct Weights {
   struct Stage {
     uint4 packed[kTiles][2];
   };
+#if ROWS == 8
   __device__ __forceinline__ void load(Stage& stage, int chunk) const {
     const int group = chunk * 4 + threadIdx.x % 4;
 #pragma unroll
@@ -81,6 +87,7 @@ struct Weights {
           stage.packed[m][half] = load_once_ahead(row(m, half) + group * 16);
       }
   }
+#endif
 
   /// Scales of four chunks: lane t holds chunk t's four groups, and lends them.
   struct Scales {
@@ -132,6 +139,26 @@ struct Weights {
 
 using Sums = float[kTiles][kColumns][4];
 
+/// Where the rows of a tile's picks lie: pick p of it is row row_of[first + p]
+/// of x, or row first + p without row_of.
+struct Picks {
+  const bf16* x;
+  const int32_t* row_of;
+  int first, count;
+
+  /// Sixteens of bytes before the row, in a row of `in` values. (An array of 64
+  /// GiB is the limit.)
+  __device__ __forceinline__ uint32_t place(int pick, int in) const {
+    const int row = row_of == nullptr ? first + pick : __ldg(row_of + first + pick);
+    return static_cast<uint32_t>(row) * static_cast<uint32_t>(in / 8);
+  }
+  __device__ __forceinline__ const uint4* at(uint32_t place) const {
+    return reinterpret_cast<const uint4*>(x) + place;
+  }
+};
+
+#if ROWS == 8
+
 /// One chunk: `x(column, j)` are words j of the lane's 32 k of pick 8 column + g.
 template <int kUsed, bool kFar, class X>
 __device__ __forceinline__ void multiply_by(const Weights::Stage& stage,
@@ -160,39 +187,16 @@ __device__ __forceinline__ void multiply_by(const Weights::Stage& stage,
   }
 }
 
-/// The same. Scales beyond what one factor holds, which no trained model has, take their own code
-/// where instructions are what counts; among many picks the second factor is free.
+/// The same. Scales beyond what one factor holds, which no trained model has, take their own code.
 template <int kUsed, class X>
 __device__ __forceinline__ void multiply(const Weights::Stage& stage, const Weights::Scales& scales,
                                          int chunk, Sums& sums, X x) {
   uint32_t scale[kTiles][2];
   scales.of(chunk, scale);
-  if constexpr (kIsFew) {
-    if (!__any_sync(0xFFFFFFFFU, max(scale[0][0], scale[0][1]) > 128))
-      return multiply_by<kUsed, false>(stage, scale, sums, x);
-  }
+  if (!__any_sync(0xFFFFFFFFU, max(scale[0][0], scale[0][1]) > 128))
+    return multiply_by<kUsed, false>(stage, scale, sums, x);
   multiply_by<kUsed, true>(stage, scale, sums, x);
 }
-
-/// Where the rows of a tile's picks lie: pick p of it is row row_of[first + p]
-/// of x, or row first + p without row_of.
-struct Picks {
-  const bf16* x;
-  const int32_t* row_of;
-  int first, count;
-
-  /// Sixteens of bytes before the row, in a row of `in` values. (An array of 64
-  /// GiB is the limit.)
-  __device__ __forceinline__ uint32_t place(int pick, int in) const {
-    const int row = row_of == nullptr ? first + pick : __ldg(row_of + first + pick);
-    return static_cast<uint32_t>(row) * static_cast<uint32_t>(in / 8);
-  }
-  __device__ __forceinline__ const uint4* at(uint32_t place) const {
-    return reinterpret_cast<const uint4*>(x) + place;
-  }
-};
-
-#if ROWS == 8
 
 /// sums = W x^T for the tile's picks. Weights are asked for four chunks ahead,
 /// two at a time, so that 128 bytes of a row are read together.
@@ -236,69 +240,124 @@ __device__ __forceinline__ void product(const Weights& weights, const Picks& pic
 
 #else
 
-constexpr int kStages = 6, kStageBytes = ROWS * kChunk * 2;
+constexpr int kStages = 6, kAhead = kStages - 2;  // chunks in shared memory, asked for ahead
+constexpr int kXBytes = ROWS * kChunk * 2, kHalfBytes = kXBytes / 2;
+constexpr int kSixteenBytes = 32 * 16, kOwnBytes = kTiles * 2 * kSixteenBytes;  // a warp's weights
+constexpr int kWeightBytes = kWarps * kOwnBytes;
 
-/// sums = W x^T for at most 8 kUsed picks; `shared` holds kStages chunks of x
-/// in the order in which lanes read them.
+template <int kUsed>
+__device__ __forceinline__ void multiply(float (&sums)[kColumns][4], const uint32_t (&low)[4],
+                                         const uint32_t (&high)[4], int pair, uint64_t x) {
+  if constexpr (kUsed == 10)
+    wgmma_80(sums, low[pair], high[pair], low[pair + 1], high[pair + 1], x);
+  else if constexpr (kUsed == 9)
+    wgmma_72(sums, low[pair], high[pair], low[pair + 1], high[pair + 1], x);
+  else if constexpr (kUsed == 8)
+    wgmma_64(sums, low[pair], high[pair], low[pair + 1], high[pair + 1], x);
+  else
+    wgmma_32(sums, low[pair], high[pair], low[pair + 1], high[pair + 1], x);
+}
+
+/// sums = W x^T for at most 8 kUsed picks. `shared` holds kStages chunks of x, then of weights. A
+/// chunk of x is two halves of 64 slots of k in wgmma's 128-byte swizzle; the product of a word's
+/// pairs 2 i and 2 i + 1 takes sixteen slots, so four bytes of x lie where the lane with their
+/// weights has its slots, which is why they are copied by fours. Weights lie as lanes read them,
+/// and each lane copies its own. Columns of absent picks hold what lay there and are not looked at.
 template <int kUsed>
 __device__ __forceinline__ void product_of(const Weights& weights, const Picks& picks, char* shared,
                                            Sums& sums) {
-  const int lane = threadIdx.x % 32, in = weights.in, chunks = (in + kChunk - 1) / kChunk;
-  // Sixteen threads copy a pick's 256 bytes, thread (t, j) k = 32 t + 8 j …; the bit of j that is
-  // folded into the place keeps both the writes and the reads clear of bank conflicts.
-  constexpr int kAtOnce = kThreads / 16;
+  const int in = weights.in, chunks = (in + kChunk - 1) / kChunk;
+  // Sixteen threads copy a pick's 256 bytes, thread (t, j) k = 32 t + 8 j ….
+  constexpr int kAtOnce = kThreads / 16, kCopies = (kUsed * 8 + kAtOnce - 1) / kAtOnce;
   const int t = threadIdx.x % 4, j = threadIdx.x / 4 % 4, first_pick = threadIdx.x / 16;
-  const uint32_t to = shared_address(shared) + first_pick / 8 * 2048 +
-                      (j * 32 + ((first_pick % 8 * 4 + t) ^ ((j & 1) << 2))) * 16;
-  uint32_t from[kUsed * 8 / kAtOnce];  // in sixteens of bytes
+  const uint32_t x_at = shared_address(shared);
+  const uint32_t to = x_at + j / 2 * kHalfBytes + first_pick / 8 * 1024 + first_pick % 8 * 128 +
+                      (((j & 1) * 4) ^ (first_pick & 7)) * 16 + t * 4;
+  const uint32_t own =
+      x_at + kStages * kXBytes + threadIdx.x / 32 * kOwnBytes + threadIdx.x % 32 * 16;
+  uint32_t from[kCopies];  // in sixteens of bytes
 #pragma unroll
-  for (int i = 0; i < kUsed * 8 / kAtOnce; ++i) {
+  for (int i = 0; i < kCopies; ++i) {
     const int pick = i * kAtOnce + first_pick;
     from[i] = picks.place(pick < picks.count ? pick : 0, in) + t * 4 + j;
   }
   const auto copy = [&](int chunk) {
     if (chunk < chunks) {
-      const uint32_t stage_at = to + chunk % kStages * kStageBytes;
+      const int stage = chunk % kStages;
+      const bool inside = chunk * kChunk + t * 32 < in;
 #pragma unroll
-      for (int i = 0; i < kUsed * 8 / kAtOnce; ++i)
-        copy16(stage_at + i * (kAtOnce / 8 * 2048), picks.at(from[i] + chunk * 16),
-               chunk * kChunk + t * 32 < in);
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          copy16_ahead(own + stage * kWeightBytes + (m * 2 + half) * kSixteenBytes,
+                       weights.row(m, half) + (chunk * 4 + t) * 16, inside && weights.present);
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        if (i * kAtOnce + first_pick >= picks.count) break;
+        const auto* source = reinterpret_cast<const char*>(picks.at(from[i] + chunk * 16));
+        const uint32_t place = to + stage * kXBytes + i * (kAtOnce / 8 * 1024);
+#pragma unroll
+        for (int word = 0; word < 4; ++word) copy4(place ^ word << 4, source + word * 4, inside);
+      }
     }
     copies_commit();
   };
-  Weights::Stage stage[2];
   Weights::Scales scales, next_scales;
 #pragma unroll
-  for (int s = 0; s < kStages - 1; ++s) copy(s);
+  for (int s = 0; s < kAhead; ++s) copy(s);
   weights.load(next_scales, 0);
-  weights.load(stage[0], 0);
-  for (int chunk = 0; chunk < chunks; chunk += 2)
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      if (chunk + s >= chunks) break;
-      if (s == 0 && chunk % 4 == 0) {
-        scales = next_scales;
-        weights.load(next_scales, chunk + 4);
-      }
-      weights.load(stage[1 - s], chunk + s + 1);
-      copies_wait<kStages - 2>();
-      __syncthreads();  // this chunk is here, and everyone is done with the one
-                        // before
-      copy(chunk + s + kStages - 1);
-      const char* here = shared + (chunk + s) % kStages * kStageBytes;
-      multiply<kUsed>(stage[s], scales, chunk + s, sums, [&](int column, int word) {
-        const int place = column * 128 + word * 32 + (lane ^ ((word & 1) << 2));
-        return *reinterpret_cast<const uint4*>(here + place * 16);
-      });
+  for (int chunk = 0; chunk < chunks; ++chunk) {
+    if (chunk % 4 == 0) {
+      scales = next_scales;
+      weights.load(next_scales, chunk + 4);
     }
+    uint32_t scale[kTiles][2];
+    scales.of(chunk, scale);
+    copies_wait<kAhead - 1>();
+    fence_async();
+    __syncthreads();  // this chunk is here, and everyone is done with the one before the last
+    copy(chunk + kAhead);
+    Weights::Stage stage;
+#pragma unroll
+    for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        stage.packed[m][half] =
+            read_shared_16(own + chunk % kStages * kWeightBytes + (m * 2 + half) * kSixteenBytes);
+    const uint64_t x = descriptor(x_at + chunk % kStages * kXBytes);
+#pragma unroll
+    for (int word = 0; word < 4; ++word) {
+      uint32_t a[kTiles][2][4];
+#pragma unroll
+      for (int m = 0; m < kTiles; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const uint4& packed = stage.packed[m][half];
+          const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+          decode_mxfp4<true>(words[word], scale[m][half], a[m][half]);
+        }
+      wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+#pragma unroll
+        for (int m = 0; m < kTiles; ++m)
+          multiply<kUsed>(sums[m], a[m][0], a[m][1], 2 * i,
+                          x + (word / 2 * kHalfBytes + (2 * word + i) % 4 * 32) / 16);
+      wgmma_commit();
+      wgmma_wait<1>();  // what the next word's weights replace has been taken
+    }
+  }
+  wgmma_wait<0>();
   copies_wait<0>();
   __syncthreads();
 }
 
 __device__ __forceinline__ void product(const Weights& weights, const Picks& picks, char* shared,
                                         Sums& sums) {
-  if (picks.count > 64)
+  if (picks.count > 72)
     product_of<10>(weights, picks, shared, sums);
+  else if (picks.count > 64)
+    product_of<9>(weights, picks, shared, sums);
   else if (picks.count > 32)
     product_of<8>(weights, picks, shared, sums);
   else
@@ -354,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
                 const int32_t* tile_count, const uint8_t* w1, const uint8_t* s1, const uint8_t* w3,
                 const uint8_t* s3, bf16* act, int width, int inter, float beta, float linear_beta) {
   take_turn();
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(kIsFew ? 128 : 1024) char shared[];
   constexpr int kOwn = kIsFew ? 8 : 16,
                 kPiece = Deal::kWarpsAPiece * kOwn;  // rows of W1, and of W3
   const Deal deal;
@@ -392,7 +451,7 @@ extern "C" __global__ void __launch_bounds__(kThreads, kBlocks)
     kern_moe_down(const bf16* act, const int32_t* tiles, const int32_t* tile_count,
                   const uint8_t* w2, const uint8_t* s2, bf16* y, int width, int inter) {
   take_turn();
-  extern __shared__ __align__(128) char shared[];
+  extern __shared__ __align__(kIsFew ? 128 : 1024) char shared[];
   constexpr int kOwn = kTiles * 16, kPiece = Deal::kWarpsAPiece * kOwn;
   constexpr int kSecond =
       kIsFew ? 8 : 16;  // rows from the first of a half, or sixteen, to the next

@@ -16,6 +16,18 @@ __device__ __forceinline__ void copy16(uint32_t to, const void* from, bool valid
                "r"(valid ? 16 : 0)
                : "memory");
 }
+/// The same of an array whose neighbouring 256 bytes are read soon.
+__device__ __forceinline__ void copy16_ahead(uint32_t to, const void* from, bool valid = true) {
+  asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 16 : 0)
+               : "memory");
+}
+/// 4 bytes, as copy16.
+__device__ __forceinline__ void copy4(uint32_t to, const void* from, bool valid = true) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
 __device__ __forceinline__ void copies_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }

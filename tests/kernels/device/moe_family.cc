@@ -221,7 +221,7 @@ Kernel product_kernel(const char* entry, size_t tile_rows, uint32_t blocks = 0) 
   if (blocks == 0) blocks = tile_rows == 8 ? 4 * 132 : 132;  // as many as are resident
   Kernel kernel = {"moe-experts+ROWS=" + std::to_string(tile_rows), entry, {}};
   kernel.shape.grid = {blocks, 1, 1}, kernel.shape.block = {tile_rows == 8 ? 128u : 256u, 1, 1};
-  kernel.shape.shared_bytes = tile_rows == 8 ? 1536 : 122880;
+  kernel.shape.shared_bytes = tile_rows == 8 ? 1536 : 221184;
   return kernel;
 }
 
