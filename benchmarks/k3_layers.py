@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The first layers of the full model on one GPU with synthetic weights, beside the machine's floors.
 
-usage: benchmarks/k3_layers.py [--bin DIR] [--modules DIR] [--config k3.json] [--layers 4] [--repeat 10] -o OUT.json
+usage: benchmarks/k3_layers.py [--bin DIR] [--modules DIR] [--config k3.json] [--layers 4] [--repeat 10]
+                               [--program prefill] -o OUT.json
        benchmarks/k3_layers.py --once -o OUT.json      the small model on the host, so that this cannot rot
   --bin  where kern and k3-gen are     --modules  the kernels
 A floor is the larger of operations over 790 TFLOP/s and bytes over 4.3 TB/s: what an 8192-cubed bf16
@@ -97,10 +98,13 @@ def generate(o, folder, shapes):
     most = lambda program, place: max(shape[place] for shape in shapes if shape[0] == program)
     flags = ["--device", "host" if o.once else "cuda", "--modules", o.modules, "--config", o.config,
              "--layers", o.layers, "--max-ctx", max(shape[3] for shape in shapes)]
-    made = run(o.bin / "k3-gen", "prefill", *flags, "--chunk", most("prefill", 1), "--pack", most("prefill", 2),
-               "-o", folder / "prefill.json")
-    made &= run(o.bin / "k3-gen", "decode", *flags, "--ranks", 1, "--max-seqs", most("decode", 2),
-                "-o", folder / "decode.json")
+    made = True
+    if any(shape[0] == "prefill" for shape in shapes):
+        made &= run(o.bin / "k3-gen", "prefill", *flags, "--chunk", most("prefill", 1), "--pack", most("prefill", 2),
+                    "-o", folder / "prefill.json")
+    if any(shape[0] == "decode" for shape in shapes):
+        made &= run(o.bin / "k3-gen", "decode", *flags, "--ranks", 1, "--max-seqs", most("decode", 2),
+                    "-o", folder / "decode.json")
     if not made:
         sys.exit("k3_layers: no manifests")
 
@@ -138,11 +142,12 @@ def main():
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=10)
+    parser.add_argument("--program", choices=("prefill", "decode"), help="only this one's shapes")
     parser.add_argument("-o", type=pathlib.Path, required=True)
     o = parser.parse_args()
     o.modules = o.modules or o.bin.parent / ("lib/kern" if o.once else "lib/kern/cuda")
     o.config = o.config or root / "k3/configs" / ("k3-nano.json" if o.once else "k3.json")
-    shapes = SHAPES_ONCE if o.once else SHAPES
+    shapes = [shape for shape in (SHAPES_ONCE if o.once else SHAPES) if o.program in (None, shape[0])]
     config = json.loads(o.config.read_text())
     config = config.get("text_config", config)
     asked = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]

@@ -75,6 +75,24 @@ TEST_CASE("of a host library every fatbin is carved out, padding left", "[cuda][
         std::vector<std::string>{a, b});
 }
 
+TEST_CASE("sections in any order give images in the file's order, and may not share a byte",
+          "[cuda][image]") {
+  const std::string a = fatbin("12345678"), b = fatbin("other 78");
+  std::string file = library(".nv_fatbin", a + b);
+  Elf64_Shdr sections[2];  // the null section becomes one for b, before that for a
+  std::memcpy(sections, file.data() + sizeof(Elf64_Ehdr), sizeof(sections));
+  sections[0] = sections[1];
+  sections[1].sh_size = a.size();
+  sections[0].sh_offset += a.size();
+  sections[0].sh_size = b.size();
+  std::memcpy(file.data() + sizeof(Elf64_Ehdr), sections, sizeof(sections));
+  CHECK(images(file) == std::vector<std::string>{a, b});
+  sections[0] = sections[1];
+  std::memcpy(file.data() + sizeof(Elf64_Ehdr), sections, sizeof(sections));
+  CHECK(images(file) ==
+        std::vector<std::string>{"two sections `.nv_fatbin` share the byte 256 of the file"});
+}
+
 TEST_CASE("a file without device code is refused with what it is", "[cuda][image]") {
   CHECK(images("") == std::vector<std::string>{"neither a cubin, a fatbin nor a host library: 0 "
                                                "bytes that begin with 0x00000000"});

@@ -1,5 +1,6 @@
 #include <elf.h>
 
+#include <algorithm>
 #include <cstring>
 #include <optional>
 
@@ -94,6 +95,13 @@ Result<std::vector<ByteSpan>> images_of_library(ByteSpan file, const Elf64_Ehdr&
   if (images.empty())
     return fail(Kind::kernel_artifact, "an ELF file of machine {} without a section `.nv_fatbin`",
                 header.e_machine);
+  // A table of sections has no order, and nothing keeps two from the same bytes.
+  std::sort(images.begin(), images.end(),
+            [](ByteSpan a, ByteSpan b) { return a.data() < b.data(); });
+  for (size_t i = 1; i < images.size(); ++i)
+    if (images[i].data() < images[i - 1].data() + images[i - 1].size())
+      return fail(Kind::kernel_artifact, "two sections `.nv_fatbin` share the byte {} of the file",
+                  images[i].data() - file.data());
   return images;
 }
 

@@ -12,8 +12,8 @@
 namespace kern::cuda {
 
 /// The device images of a file, as views into it: a cubin or a fatbin is one; of an ELF host
-/// library, every fatbin of its section `.nv_fatbin`. Every length is checked against the file.
-/// Kind kernel_artifact when there is none.
+/// library, every fatbin of its sections `.nv_fatbin`, in the file's order. Every length is checked
+/// against the file. Kind kernel_artifact when there is none, or two sections share a byte.
 Result<std::vector<ByteSpan>> device_images(ByteSpan file);
 
 /// What a look at the machine code says of bulk copies with `.MULTICAST`, which write the shared
