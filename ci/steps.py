@@ -40,6 +40,8 @@ class Tally:
         self.passed, self.failed = self.passed + passed, self.failed + failed
         tail = done.stdout if done.returncode != 0 else "\n".join(done.stdout.splitlines()[-3:])
         print(tail[-20000:], flush=True)
+        if done.returncode == 0:  # what was left out is said, wherever it stands in the log
+            print("".join(f"{text}\n" for text in done.stdout.splitlines() if "... skipped" in text), end="", flush=True)
         print(f"== {name}: {passed} passed, {failed} failed, {seconds:.1f} s", flush=True)
         if done.returncode != 0:
             print(f"== to repeat: {line}", flush=True)

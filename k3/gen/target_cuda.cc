@@ -46,7 +46,8 @@ Body CudaTarget::mix(const char* entry, int64_t sources) const {
 
 // ---- routed experts ----
 
-/// Rows from which two small tiles an expert cost more than one large one, as measured.
+/// Rows from which two small tiles an expert cost more than one large one: as measured before the
+/// large one used wgmma, which wins from some 380 rows at one of eight ranks (kernels/README.md).
 m::Launch CudaTarget::only_for(m::Launch launch, int64_t tile_rows) const {
   const int64_t few = std::max<int64_t>(2 * kTileRowsFew * c_.experts / c_.top_k, 1);
   if (l_.rows_max <= few) return launch;

@@ -14,9 +14,7 @@
 //
 // Defines: ROWS, picks a tile has at most, and the tile_rows that kern_moe_plan was given:
 //   8   few rows an expert (decoding): a warp by itself, x comes through L1
-//   80  many: two groups of four warps share x in shared memory, wgmma takes a weight once for up
-//   to
-//       80 picks
+//   80  many: two groups of four warps share x in shared memory, wgmma takes a weight for 80 picks
 //
 // grid: [any, 1, 1], pieces of a tile's weight rows are dealt over it; 4 blocks a multiprocessor
 // (ROWS 8) or 1 (ROWS 80) fill it. block: ROWS 8: [128, 1, 1]; ROWS 80: [256, 1, 1].
