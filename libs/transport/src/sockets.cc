@@ -69,7 +69,6 @@ std::string Address::text() const {
 }
 
 bool Address::is_loopback() const {
-  if (host == "localhost") return true;
   const auto address = literal(*this);
   return address && address->is_loopback();
 }
@@ -130,10 +129,12 @@ bool SocketAddress::is_loopback() const {
 }
 
 std::optional<SocketAddress> literal(const Address& address) {
+  // What may be spoken to without a key is no table's to say, and there may be none (RFC 6761).
+  const char* const v4_host = address.host == "localhost" ? "127.0.0.1" : address.host.c_str();
   sockaddr_in v4{};
   v4.sin_family = AF_INET;
   v4.sin_port = htons(address.port);
-  if (::inet_pton(AF_INET, address.host.c_str(), &v4.sin_addr) == 1)
+  if (::inet_pton(AF_INET, v4_host, &v4.sin_addr) == 1)
     return SocketAddress(reinterpret_cast<const sockaddr*>(&v4), sizeof v4);
   sockaddr_in6 v6{};
   v6.sin6_family = AF_INET6;

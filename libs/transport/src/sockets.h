@@ -29,7 +29,7 @@ struct SocketAddress {
   bool is_loopback() const;
 };
 
-/// The address when the host is a literal; nothing for a name.
+/// The address when the host is a literal or `localhost`, which is 127.0.0.1; nothing for a name.
 std::optional<SocketAddress> literal(const Address& address);
 
 /// Starts connecting; connect_outcome tells how it went once the socket is writable.
